@@ -47,27 +47,26 @@ def test_before_the_start_it_tells_how_many_clients_are_there_and_what_is_not_kn
     assert (snapshot.virtual_s, snapshot.payload_bytes, snapshot.payload_per_s) == (None, 0, None)
 
 
-def test_rounds_are_the_last_of_each_client_that_is_there_also_of_one_that_comes_back_or_joins_late(run):
+def test_rounds_and_memory_are_the_last_of_each_client_that_is_there_also_of_one_that_comes_back_or_joins_late(run):
+    said = [(0, 5), (0, 7), (1, 100), (LAUNCHER, 1000)]
+    run.add(*(ResourceRecord(number, 1.0, 0, pss, 0, 0, 0.0, 0) for number, pss in said))
     rounds = [done(0, k) for k in range(6)] + [done(1, k) for k in range(3)] + [done(2, k) for k in range(5)]
     assert run.look(0.0, START, node(0), node(1), node(2), *rounds).completed == (2, 4, 5)
     snapshot = run.look(0.0, event(1, "crash"))
     assert (snapshot.gone, snapshot.completed) == (1, (4, 5))
+    assert (snapshot.memory_bytes, snapshot.memory_of) == (7, 1)
     assert run.look(0.0, event(1, "restart")).completed == (2, 4, 5)
     assert run.look(0.0, done(1, 7), done(1, 8), node(3), event(3, "join")).completed == (4, 5, 8)
     assert run.look(0.0, done(3, 4)).completed == (4, 4, 5, 8)
 
 
-def test_the_metric_is_that_of_the_summary_and_the_history_holds_rounds_that_half_of_the_clients_completed(run):
+def test_the_metric_is_the_summarys_and_the_history_holds_rounds_that_half_completed_and_a_server_only_sends(run):
+    run.add(node(3, "server"), done(3, 0, metric=0.9), sent(0, 3, 1, 100), sent(3, 0, 0, 10))
     first, second = ([done(client, k, metric=(0.1 + 0.2 * client) * k) for k in range(4 - client)] for client in (0, 1))
     snapshot = run.look(0.0, START, node(0), node(1), node(2), *first, *second, done(2, 0))
+    assert (snapshot.completed, snapshot.payload_bytes) == ((0, 2, 3), 110)
     assert snapshot.metric == pytest.approx(0.45) == summarize(run.folder).final.mean
     assert snapshot.history == ((0, 0.0), (1, pytest.approx(0.2)), (2, pytest.approx(0.4)))
-
-
-def test_a_server_counts_in_what_was_sent_and_nowhere_else(run):
-    run.add(START, node(0), node(1, "server"), done(0, 0, metric=0.5), done(0, 1), done(1, 0, metric=0.1))
-    snapshot = run.look(0.0, sent(0, 1, 1, 100), sent(1, 0, 0, 10))
-    assert (snapshot.completed, snapshot.metric, snapshot.payload_bytes) == ((1,), 0.5, 110)
 
 
 def test_bytes_are_the_payload_of_completed_rounds_and_their_rate_that_of_the_last_ten_seconds(run):
@@ -75,13 +74,6 @@ def test_bytes_are_the_payload_of_completed_rounds_and_their_rate_that_of_the_la
     snapshot = run.look(100.0, START, node(0), *rounds, *(sent(0, 1, k, 1000) for k in range(1, 32)))
     assert (snapshot.payload_bytes, snapshot.payload_per_s) == (30_000, pytest.approx(1000))
     assert run.look(200.0).payload_per_s == 0.0  # where nothing goes on any more
-
-
-def test_memory_is_what_the_clients_that_are_there_said_last(run):
-    said = [(0, 5), (0, 7), (1, 100), (LAUNCHER, 1000)]
-    run.add(*(ResourceRecord(number, 1.0, 0, pss, 0, 0, 0.0, 0) for number, pss in said))
-    snapshot = run.look(0.0, START, *map(node, (0, 1, 2)), done(0, 0), event(1, "crash"))
-    assert (snapshot.memory_bytes, snapshot.memory_of) == (7, 1)
 
 
 def test_waiting_is_a_share_of_the_virtual_time_that_clients_were_there_or_of_the_work_they_told_last(run):

@@ -257,15 +257,18 @@ def test_without_a_scenario_there_are_no_conditions_and_on_the_wall_clock_second
     assert "virtual time" not in shown_all(run)
 
 
-def test_vectors_that_were_used_late_early_or_not_at_all(folder):
+def test_vectors_that_were_used_late_early_or_not_at_all_and_who_waited_for_whom(folder):
     used = [UsedRecord(0, 5, 0, neighbour, number) for neighbour, number in enumerate((5, 5, 4, 1, 6, None))]
-    run = folder(node(0), after(0, 5, 1.0), *used)
-    conditions = summarize(run).conditions
+    waited = enumerate([(1.0, 1), (0.5, 1), (0.25, 2)], start=1)
+    waits = [after(0, number, float(number), idle_s=idle_s, waited_for=whom) for number, (idle_s, whom) in waited]
+    run = folder(node(0), node(1), *waits, after(1, 1, 9.0), *used)
+    conditions, reader = summarize(run).conditions, open_run(run)
     assert (conditions.used, conditions.older, conditions.newer, conditions.missing) == (5, 2, 1, 1)
     assert "2 (33.3 %)" in shown_all(run)
-    totals = open_run(run).used_total
-    assert totals[["same_round", "older", "newer", "missing"]].sum().tolist() == [2, 2, 1, 1]
-    assert totals["oldest"].max() == 4
+    assert reader.used_total[["same_round", "older", "newer", "missing"]].sum().tolist() == [2, 2, 1, 1]
+    assert reader.used_total["oldest"].max() == 4
+    assert reader.waited_total.to_numpy().tolist() == [[0, 1, 1.5, 2], [0, 2, 0.25, 1]]
+    assert reader.client_total[["idle_s", "virtual_s"]].to_numpy().tolist() == [[1.75, 3.0], [0.0, 9.0]]
 
 
 PROGRESS = [
@@ -274,22 +277,14 @@ PROGRESS = [
 ]
 
 
-def test_progress_in_virtual_time_is_the_mean_of_the_latest_evaluations(folder):
-    progress = open_run(folder(*PROGRESS)).virtual_progress
+def test_progress_in_virtual_time_is_the_mean_of_latest_evaluations_and_a_target_comes_with_its_bytes(folder):
+    traffic = [sent(client, 1 - client, number, 10) for client in (0, 1) for number in (1, 2, 3)]
+    run = folder(*PROGRESS, *traffic, OverheadRecord(0, 1, "confirmation", 100, 2_500_000))
+    progress = open_run(run).virtual_progress
     assert progress["virtual_s"].tolist() == [0.0, 1.0, 2.0, 3.0, 7.0]
     assert progress["evaluated"].tolist() == [2] * 5
     assert progress["mean_test_metric"].tolist() == pytest.approx([0.2, 0.4, 0.6, 0.7, 0.75])
-    late = folder(node(2), event(2, "join", 2.5), after(2, 2, 4.0, 0.0), event(0, "leave", 3.0))
-    progress = open_run(late).virtual_progress
-    assert progress["evaluated"].tolist() == [2, 2, 2, 2, 3, 3]
-    assert progress["mean_test_metric"].iloc[-1] == pytest.approx(summarize(late).final.mean)
-
-
-def test_virtual_time_to_a_target_comes_with_the_bytes_of_the_rounds_completed_by_then(folder):
-    traffic = [sent(client, 1 - client, number, 10) for client in (0, 1) for number in (1, 2, 3)]
-    run = folder(*PROGRESS, *traffic, OverheadRecord(0, 1, "confirmation", 100, 2_500_000))
-    reached = ReachedVirtually(2.0, 30, 90, 120)  # 2 rounds of client 0, 1 of client 1
-    assert virtual_time_to_reach(run, 0.6) == reached
+    assert virtual_time_to_reach(run, 0.6) == ReachedVirtually(2.0, 30, 90, 120)  # 2 rounds of client 0, 1 of client 1
     assert virtual_time_to_reach(run, 0.76) is None
     text = shown_all(run, 0.6)
     assert "virtual time to reach 60 %, s" in text
@@ -297,6 +292,10 @@ def test_virtual_time_to_a_target_comes_with_the_bytes_of_the_rounds_completed_b
     assert re.search(r"confirmations of messages, MB *│ +2.50", text)
     told = summarize(run, 0.6).as_dict()
     assert json.loads(json.dumps(told, allow_nan=False))["reached_virtually"]["virtual_s"] == 2.0
+    late = folder(node(2), event(2, "join", 2.5), after(2, 2, 4.0, 0.0), event(0, "leave", 3.0))
+    progress = open_run(late).virtual_progress
+    assert progress["evaluated"].tolist() == [2, 2, 2, 2, 3, 3]
+    assert progress["mean_test_metric"].iloc[-1] == pytest.approx(summarize(late).final.mean)
     assert virtual_time_to_reach(folder(metric="mse"), 0.2).virtual_s == 0.0  # an error must fall to its target
 
 
@@ -318,14 +317,6 @@ def test_a_target_is_reached_in_the_first_round_good_enough_of_all_that_nobody_s
     )  # fmt: skip
     assert [bytes_to_reach(run, target).round for target in (0.25, 0.45)] == [3, 5]
     assert bytes_to_reach(run, 0.55) is None
-
-
-def test_who_waited_for_whom(folder):
-    waited = enumerate([(1.0, 1), (0.5, 1), (0.25, 2)], start=1)
-    waits = [after(0, number, float(number), idle_s=idle_s, waited_for=whom) for number, (idle_s, whom) in waited]
-    reader = open_run(folder(node(0), node(1), *waits, after(1, 1, 9.0)))
-    assert reader.waited_total.to_numpy().tolist() == [[0, 1, 1.5, 2], [0, 2, 0.25, 1]]
-    assert reader.client_total[["idle_s", "virtual_s"]].to_numpy().tolist() == [[1.75, 3.0], [0.0, 9.0]]
 
 
 def test_what_happened_is_counted_and_told_in_a_line_a_cause_with_the_first_it_happened_to(folder):
