@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 _REAL = {"node": {"pid", "address"}, "round": {"wall_s"}, "event": {"wall_s"}}
 """Columns that are real time, or numbers of processes."""
-_OF_A_PROCESS = ("start", "finish", "failure", "interrupt")  # one for each time that the run was taken up
+_OF_A_PROCESS = ("start", "finish", "failure", "interrupt", "engine")  # one for each time that the run was taken up
 _OF_THE_KILLED = ("lost-records",)  # what a client that is killed takes with it; its rounds are done again
 _GONE = "neighbour is gone, message not sent"
 """A confirmation to one that has just ended, as planned, is a matter of moments; what counts is in table traffic."""
@@ -90,7 +90,8 @@ def differences(one: Records, other: Records, *, interrupted: bool) -> Iterator[
     many are opened is a matter of moments, too.
     """
     left_out = _OF_A_PROCESS + (_OF_THE_KILLED if interrupted else ())
-    tables = dict.fromkeys(("node", "round", "traffic", "edge", "used"), "")
+    tables = dict.fromkeys(("round", "traffic", "edge", "used"), "")
+    tables["node"] = "WHERE node >= 0"
     tables["event"] = f"WHERE kind NOT IN {left_out} AND detail NOT LIKE '%{_GONE}'"
     tables["meta"] = "WHERE key NOT IN ('command', 'prepared')"
     if not interrupted and not one.rows("SELECT 1 FROM event WHERE kind IN ('crash', 'leave', 'restart', 'join')"):

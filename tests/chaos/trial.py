@@ -44,6 +44,11 @@ class Place:
                     found.append(process)
         return found
 
+    def kill(self) -> None:
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
     def left(self) -> list[str]:
         """What is there, some time after the end, that should not be."""
         deadline = time.monotonic() + ENDS_S
@@ -66,9 +71,7 @@ def place_for(case: Case) -> Iterator[Place]:
     try:
         yield place
     finally:
-        for process in place.processes():
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        place.kill()
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -108,15 +111,13 @@ class Going:
 
     def kill(self, *, everything: bool) -> None:
         """The launcher, or all at once."""
-        for process in [*(self._descendants() if everything else ()), psutil.Process(self.process.pid)][::-1]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        (self.place if everything else self.process).kill()
         self.process.wait()
         self.place.killed_at_once += everything
 
     def kill_client(self, share: float) -> int | None:
         """A client at random, of those at work, ``share`` of the way through their numbers; None: there was none."""
-        pids = {process.pid for process in self._descendants()}
+        pids = {process.pid for process in self.place.processes()}
         clients = [(node, pid) for node, pid in Records(self.folder).clients() if pid in pids]
         if not clients or self.process.poll() is not None:
             return None
@@ -124,11 +125,6 @@ class Going:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         return node
-
-    def _descendants(self) -> list[psutil.Process]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.process.pid).children(recursive=True)
-        return []
 
     def _autopsy(self) -> str:
         """Which processes there are, where each one stands, what each client has done last."""

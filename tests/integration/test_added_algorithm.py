@@ -4,19 +4,10 @@ import re
 
 import numpy as np
 
-from runs import ROOT, RunFolder, command
+from runs import ROOT, RunFolder, command, small
 
 PAGE = (ROOT / "docs" / "add-an-algorithm.md").read_text()
-CONFIG = """
-clients = 4
-rounds = 1
-[topology]
-kind = "ring"
-[training]
-alpha = 0.5
-[model]
-dtype = "float64"
-"""
+CONFIG = small("training.alpha = 0.5", 'model.dtype = "float64"', rounds=1, samples=0, algorithm="")
 
 
 def test_the_example_runs_as_printed(run_in_threads, tmp_path, with_algorithm):
@@ -31,15 +22,3 @@ def test_the_example_runs_as_printed(run_in_threads, tmp_path, with_algorithm):
     for i in range(4):
         mean = (learnt[(i - 1) % 4] + learnt[(i + 1) % 4]) / 2
         np.testing.assert_allclose(found[i], learnt[i] + 0.3 * (mean - learnt[i]), rtol=1e-12)
-
-
-def test_an_algorithm_that_binds_theta_anew_ends_the_run_with_a_line_that_says_what_to_write(tmp_path, with_algorithm):
-    (source,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    wrong = source.replace("client.theta += ", "client.theta = client.theta + ")
-    assert wrong != source
-    (tmp_path / "mine.toml").write_text(CONFIG)
-    environment = with_algorithm(wrong, "HalfWay")
-    words = ("run", "mine.toml", "--set", "algorithm.name=half-way", "--quiet")
-    done = command(*words, cwd=tmp_path, env=environment, code=1)
-    assert "write client.theta[:] = ..." in done.stderr
-    assert "client.theta = client.theta + " in done.stderr  # the line at fault

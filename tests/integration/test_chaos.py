@@ -6,7 +6,6 @@ from chaos.checker import Checker
 from chaos.generator import case_of, simpler_case
 from chaos.records import differences
 from chaos.trial import trial
-from runs import RunFolder, command
 
 _QUICK = (121, 65, 243)
 """A client killed while the others go on; the launcher killed twice; a repetition."""
@@ -39,16 +38,6 @@ faults = [{kind = "crash", clients = [2], at_round = 3, restart_after = 1}]
 """
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> RunFolder:
-    path = tmp_path_factory.mktemp("small")
-    (path / "config.toml").write_text(_SMALL)
-    command("run", path / "config.toml", "--out", path / "run", "--quiet")
-    folder = RunFolder(path / "run")
-    assert list(Checker(folder).differences()) == []
-    return folder
-
-
 @pytest.mark.parametrize(
     ("check", "forgery"),
     [
@@ -69,14 +58,17 @@ def finished(tmp_path_factory) -> RunFolder:
         ("states", "UPDATE round SET test_metric = test_metric + 0.1 WHERE node = 0 AND round = 6"),
     ],
 )
-def test_the_checker_notices_what_is_not_as_planned(finished, tmp_path, check, forgery):
+def test_the_checker_notices_what_is_not_as_planned(run_in_threads, tmp_path, check, forgery):
+    finished = run_in_threads(_SMALL)
     copy = finished.copy(tmp_path / "run")
     copy.alter(forgery)
     assert any(line.startswith(f"{check}: ") for line in Checker(copy).differences())
     assert check == "opened" or any(differences(finished, copy, interrupted=False))
 
 
-def test_two_folders_that_differ_in_one_bit_of_a_state_differ(finished, tmp_path):
+def test_a_run_is_as_planned_and_a_copy_differs_that_has_one_other_bit_in_a_state(run_in_threads, tmp_path):
+    finished = run_in_threads(_SMALL)
+    assert list(Checker(finished).differences()) == []
     copy = finished.copy(tmp_path / "run")
     assert list(differences(finished, copy, interrupted=False)) == []
     state = copy.path / "state" / "round-000006" / "node-0000.safetensors"

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from foreign import sheafgossip
 from runs import RunFolder, assert_same_states, small
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.processes.engine import open_engine
@@ -114,24 +113,6 @@ def test_a_run_from_before_there_were_digests_goes_on(folder, take_it_up):
     for path in folder.path.glob("*/**/*.safetensors"):
         save_file({name: array.copy() for name, array in load_file(path).items()}, path)
     assert take_it_up(folder) == 8
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "line"),
-    [
-        ("config.toml", b"\xff\xfe", "not valid TOML"),
-        ("config.toml", b"clients = 2\n", "was changed since the run began"),
-        ("run.sqlite", b"", "run.sqlite"),
-        ("run.sqlite", b"SQLite format 3\0" + bytes(5000), "run.sqlite"),
-    ],
-)
-def test_what_cannot_be_gone_on_with_ends_the_command_with_2_and_one_line(folder, file, content, line):
-    for path in folder.path.glob(f"{file}-*"):
-        path.unlink()
-    (folder.path / file).write_bytes(content)
-    code, _, said = sheafgossip("resume", folder.path)
-    assert (code, said.count("\n")) == (2, 1), said
-    assert line in said
 
 
 def test_records_of_a_client_that_there_is_not_are_refused_in_one_line(folder, take_it_up):

@@ -13,7 +13,7 @@ from chaos.checker import Checker
 from chaos.generator import Case
 from chaos.records import Records, differences
 from chaos.trial import Going, place_for
-from runs import ROOT, command, small
+from runs import ROOT, small
 from sheafgossip.transport.environment import parse_failures
 
 ENDS_S = 90
@@ -43,11 +43,8 @@ CASE = Case(tomllib.loads(TEXT))
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("unbroken") / "run"
-    (folder.parent / "case.toml").write_text(CASE.toml)
-    command("run", folder.parent / "case.toml", "--out", folder, "--quiet")
-    return Records(folder)
+def unbroken(run_in_processes):
+    return run_in_processes(CASE.toml)
 
 
 @pytest.fixture

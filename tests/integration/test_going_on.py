@@ -3,15 +3,19 @@
 import shutil
 
 import pytest
+from pandas import read_csv
 
 import foreign
-from runs import RunFolder, assert_same_states, small
+from runs import RunFolder, assert_same_states, run_here, small
+from sheafgossip.launcher.config.files import load
+from sheafgossip.launcher.studies.sweep import parse_grids, plan
 
 ALGORITHMS = {"first": "local", "second": "d-psgd", "third": "dfedu"}
 COMPARED = [f'{{name = "{name}", algorithm.name = "{algorithm}"}}' for name, algorithm in ALGORITHMS.items()]
-COMPARE = f"checkpoints.every = 2\ncompare = [{', '.join(COMPARED)}]"
-RUN = small(COMPARE, clients=3, rounds=8, samples=60, algorithm="")
+RUN = small("checkpoints.every = 2", clients=3, rounds=8, samples=60, algorithm="")
+COMPARE = f"{RUN}compare = [{', '.join(COMPARED)}]\n"
 TIMED = 'compute.slowdown = [1.0, 2.0, 1.0]\ntime.clock = "virtual"\n'
+GRID, SEEDS = "algorithm.lam=0.01,0.1", 2
 
 
 def sheafgossip(*words: object, code: int = 0) -> str:
@@ -21,40 +25,58 @@ def sheafgossip(*words: object, code: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The file, and the folder of its runs."""
-    root = tmp_path_factory.mktemp("compare")
-    (root / "c.toml").write_text(RUN + TIMED)
-    sheafgossip("run", root / "c.toml", "--out", root / "out", "--engine", "threads")
-    return root / "c.toml", root / "out"
+def root(tmp_path_factory):
+    """Where a file is for each command, and a folder of its runs, which have finished."""
+    root = tmp_path_factory.mktemp("several")
+    (root / "run.toml").write_text(COMPARE + TIMED)
+    (root / "sweep.toml").write_text(RUN + 'algorithm.name = "dfedu"')
+    run_here(load(root / "run.toml"), root / "run", "threads")
+    for each in plan(root / "sweep.toml", [], parse_grids([GRID]), SEEDS, root / "sweep").runs:
+        run_here([each.config], each.folder, "threads")
+    return root
 
 
-@pytest.fixture
-def out(finished, tmp_path):
-    """A copy of that folder."""
-    return shutil.copytree(finished[1], tmp_path / "out")
-
-
-def test_the_same_command_makes_the_runs_that_are_missing_to_the_same_bits(finished, out):
-    """The second one was interrupted after round 5, before the third had begun."""
-    config, whole = finished
-    RunFolder(out / "second").cut_after(5)
-    RunFolder(out / "third").alter("DELETE FROM round; DELETE FROM event; DELETE FROM node")
-    shutil.rmtree(out / "third" / "state")
-    said = sheafgossip("run", config, "--out", out)
-    assert "1 of 3 runs finished before" in said
-    assert "second: going on after round 4" in said
-    for name in ALGORITHMS:
-        assert_same_states(RunFolder(out / name), RunFolder(whole / name), 8)
-        assert name in said  # in one table
-        assert (out / name / "config.toml").read_text() == (whole / name / "config.toml").read_text()
+@pytest.mark.parametrize(
+    ("command", "options", "told", "told_at_last"),
+    [
+        ("run", [], ["1 of 3 runs finished before", "second: going on after round 4", "third"], "3 of 3 runs finished"),
+        (
+            "sweep",
+            ["--grid", GRID, "--seeds", SEEDS, "--jobs", 2],
+            ["4 runs, 1 finished before", "2 of 4: ", "3 of 4: ", "4 of 4: "],
+            "4 runs, 4 finished",
+        ),
+    ],
+)
+def test_the_same_command_makes_the_runs_that_are_missing_to_the_same_bits(
+    root, tmp_path, command, options, told, told_at_last
+):
+    """The second one was interrupted after round 5, before the others had begun."""
+    whole, out = RunFolder(root / command), RunFolder(root / command).copy(tmp_path / "out")
+    first, second, *others = out.runs().values()
+    before = (first.path / "run.sqlite").read_bytes()
+    second.cut_after(5)
+    for other in others:
+        other.alter("DELETE FROM round; DELETE FROM event; DELETE FROM node")
+        shutil.rmtree(other.path / "state")
+    words = (command, root / f"{command}.toml", "--out", out.path, *options)
+    said = sheafgossip(*words)
+    assert [text for text in told if text not in said] == []
+    assert (first.path / "run.sqlite").read_bytes() == before
+    for name, there in out.runs().items():
+        assert_same_states(there, whole.runs()[name], 8)
+        assert there.config == whole.runs()[name].config
     starts = "SELECT count(*) FROM event WHERE kind = 'start'"
-    assert [RunFolder(out / name).rows(starts)[0][0] for name in ALGORITHMS] == [1, 2, 1]
-    assert "3 of 3 runs finished before" in sheafgossip("run", config, "--out", out)
+    assert [there.rows(starts) for there in out.runs().values()] == [[(1,)], [(2,)], *[[(1,)]] * len(others)]
+    if command == "sweep":
+        assert read_csv(out.path / "runs.csv").status.tolist() == ["finished"] * 4
+        swept = read_csv(out.path / "sweep.csv")[["algorithm.lam", "seeds"]]
+        assert swept.values.tolist() == [[0.01, "0 1"], [0.1, "0 1"]]
+    assert told_at_last in sheafgossip(*words)
 
 
-def test_a_folder_that_holds_other_runs_is_refused_and_left_alone(finished, out):
-    config, _ = finished
+def test_a_folder_that_holds_other_runs_is_refused_and_left_alone(root, tmp_path):
+    config, out = root / "run.toml", shutil.copytree(root / "run", tmp_path / "out")
     said = sheafgossip("run", config, "--set", "training.alpha=0.3", "--out", out, code=2)
     assert "holds a run of another configuration" in said
     (out / "second").rename(out / "mine")
@@ -63,7 +85,7 @@ def test_a_folder_that_holds_other_runs_is_refused_and_left_alone(finished, out)
 
 
 def test_ctrl_c_tells_how_to_go_on(start):
-    going = start(RUN.replace("rounds = 8", "rounds = 1000000"))
+    going = start(COMPARE.replace("rounds = 8", "rounds = 1000000"))
     out, going.folder = going.folder.path, RunFolder(going.folder.path / "first")
     going.until_round(1)
     said = going.ends(130, going.signal, seconds=60)

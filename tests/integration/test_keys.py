@@ -83,9 +83,11 @@ def attack(run: Run, over: threading.Event) -> None:
     met: set[int] = set()
     with zmq.Context() as context:
         sockets: list[zmq.Socket] = []
+        deployment = run.prepared.assignments[0].deployment
+        messages = [[pack_batch(0, 0, [EventRecord(0.0, None, 0, "forged", "")])], [pack_end({})]]
         while not over.wait(0.002):
             if not sockets and run.clients.addresses:
-                sockets += forgers_at_the_collector(context, run)
+                sockets += forgers(context, zmq.PUSH, deployment.records, deployment.records_key, messages)
             for node, address in tuple(run.clients.addresses.items()):
                 if node not in met:
                     met.add(node)
@@ -102,12 +104,6 @@ def forgers_at_a_client(context: zmq.Context, run: Run, node: int, address: str)
         headers = [[1, assignment.run.number, peer.node, node, round, 0, [[0, 650]]] for round in range(1, ROUNDS + 1)]
         messages = [[msgpack.packb(header), poison] for header in headers]
         yield from forgers(context, zmq.DEALER, address, run.clients.keys[node], messages, b"node-%04d" % peer.node)
-
-
-def forgers_at_the_collector(context: zmq.Context, run: Run) -> Iterator[zmq.Socket]:
-    deployment = run.prepared.assignments[0].deployment
-    messages = [[pack_batch(0, 0, [EventRecord(0.0, None, 0, "forged", "")])], [pack_end({})]]
-    yield from forgers(context, zmq.PUSH, deployment.records, deployment.records_key, messages)
 
 
 def forgers(

@@ -4,10 +4,12 @@ A few options by default; SHEAFGOSSIP_MEMORY=all measures every one (2 minutes).
 """
 
 import os
+import tomllib
 
 import pytest
 import tomli_w
 
+from runs import small
 from sheafgossip.launcher.config.sections import validate
 from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.preparation import prepare_run
@@ -27,7 +29,6 @@ OPTIONS = {
 }
 MORE_OPTIONS = {
     "nothing": {},
-    "a hypernetwork": {"algorithm": {"name": "pfedhn"}},
     "identity maps that are saved": MAPS | {"algorithm": {"name": "dfedu"}},
     "dense maps": {"model": SMALL, "algorithm": SHEAF | {"storage": "dense"}},
     "history of maps": {"algorithm": SHEAF | {"gamma": 0.05}},
@@ -38,28 +39,16 @@ MORE_OPTIONS = {
     "int8": {"transport": {"codec": "int8"}},
     "what top-k leaves out": {"transport": {"codec": "top-k"}, "algorithm": {"name": "dfedu"}},
     "tcp with keys": {"transport": {"protocol": "tcp"}},
-    "selective sheaf": {"algorithm": {"name": "selective-sheaf"}},
-    "gradient tracking": {"algorithm": {"name": "gradient-tracking"}},
-    "push-sum": {"algorithm": {"name": "push-sum"}},
-    "a server": {"algorithm": {"name": "fedavg"}},
-    "two models": {"algorithm": {"name": "ditto"}},
-    "tensors of layers": {"algorithm": {"name": "fedsak"}},
 }
+OTHERS = ("pfedhn", "selective-sheaf", "gradient-tracking", "push-sum", "fedavg", "ditto", "fedsak")
+MORE_OPTIONS |= {name: {"algorithm": {"name": name}} for name in OTHERS}
 CHOSEN = OPTIONS | MORE_OPTIONS if os.environ.get("SHEAFGOSSIP_MEMORY") == "all" else OPTIONS
 
 
 @pytest.mark.parametrize("option", CHOSEN)
 def test_the_estimate_is_what_clients_take(run, tmp_path, option):
-    keys = {
-        "clients": 4,
-        "rounds": 12,
-        "topology": {"kind": "complete"},
-        "data": {"samples": 200},
-        "model": LARGE,
-        "algorithm": {"name": "d-psgd"},
-        "evaluation": {"every": 0},
-        **CHOSEN[option],
-    }
+    text = small("evaluation.every = 0", rounds=12, samples=200, topology="complete")
+    keys = tomllib.loads(text) | {"model": LARGE} | CHOSEN[option]
     prepared = prepare_run(validate(keys), tmp_path / "estimated", Site(tmp_path, "ipc:///nowhere"), lambda *_: 0.01)
     estimated = sum(memory_of(assignment, prepared.plan) for assignment in prepared.assignments)
     folder = run(tomli_w.dumps(keys))

@@ -4,35 +4,23 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 
 from foreign import sheafgossip
-from runs import CLI, Going, RunFolder, command, default_signals, small, until
+from runs import RunFolder, command, small, until
 from sheafgossip.metrics import lock
 
 ENDLESS = small("checkpoints.every = 4", clients=3, rounds=1_000_000, samples=60, algorithm="dfedu")
 
 
-@pytest.fixture(scope="module")
-def killed_once(tmp_path_factory) -> Path:
-    """The folder of a run whose launcher was killed, and of which no process is left."""
-    folder = tmp_path_factory.mktemp("killed") / "run"
-    (folder.parent / "config.toml").write_text(ENDLESS)
-    words = [*CLI, "run", str(folder.parent / "config.toml"), "--out", str(folder)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=default_signals)
-    until((folder / "state" / "round-000100").exists, process)
-    processes = psutil.Process(process.pid).children(recursive=True)
-    Going(process, RunFolder(folder)).kill()
-    psutil.wait_procs(processes, timeout=20)
-    return folder
-
-
 @pytest.fixture
-def killed(killed_once, tmp_path) -> Path:
-    return shutil.copytree(killed_once, tmp_path / "killed")
+def killed(run_in_threads, tmp_path) -> RunFolder:
+    """A run whose launcher was killed, and of which no process is left."""
+    folder = run_in_threads(ENDLESS, "rounds=8").copy(tmp_path / "killed")
+    folder.cut_after(6)
+    return folder
 
 
 def test_a_run_that_is_stopped_while_it_prepares_leaves_the_folders_of_others(begin, tmp_path):
@@ -66,8 +54,8 @@ def test_two_runs_into_one_folder_are_one_run_and_one_line(begin, tmp_path):
 def test_of_two_who_take_up_a_run_one_does_and_the_other_is_told(begin, killed):
     """As in a container, where the launcher always has the same one."""
     with subprocess.Popen([sys.executable, "-c", "input()", "sheafgossip"], stdin=subprocess.PIPE) as namesake:
-        RunFolder(killed).alter(f"UPDATE node SET pid = {namesake.pid} WHERE node = -1")
-        both = [begin("resume", killed) for _ in range(2)]
+        killed.alter(f"UPDATE node SET pid = {namesake.pid} WHERE node = -1")
+        both = [begin("resume", killed.path, "--rounds", 1_000_000) for _ in range(2)]
         until(lambda: any(each.process.poll() is not None for each in both))
         refused, going = sorted(both, key=lambda each: each.process.poll() is None)
         code, said = refused.end()
@@ -97,12 +85,12 @@ def test_a_run_is_not_taken_up_before_its_collector_has_stored_all_and_summary_t
 @pytest.mark.parametrize("name", ["state", "log/node-0001.log", "config.toml"])
 def test_resume_refuses_a_link_below_a_run_folder_and_leaves_what_it_leads_to(killed, tmp_path, name):
     target = tmp_path / "home"
-    shutil.move(killed / name, target)
+    shutil.move(killed.path / name, target)
     if target.is_dir():
         (target / "thesis.part").write_text("irreplaceable")
-    (killed / name).symlink_to(target)
+    (killed.path / name).symlink_to(target)
     before = {path: path.read_bytes() for path in (target, *target.glob("**/*")) if path.is_file()}
-    code, _, said = sheafgossip("resume", killed)
+    code, _, said = sheafgossip("resume", killed.path)
     assert (code, said.count("\n")) == (2, 1)
     assert f"{name} is a symbolic link" in said
     assert {path: path.read_bytes() for path in before} == before

@@ -4,16 +4,7 @@ import subprocess
 
 import pytest
 
-from runs import CLI
-
-CONFIG = """
-clients = 8
-rounds = 3
-topology = { kind = "complete" }
-data = { samples = 100 }
-algorithm = { name = "d-psgd" }
-transport = { protocol = "tcp" }
-"""
+from runs import CLI, small
 
 
 @pytest.fixture
@@ -21,7 +12,7 @@ def errors(tmp_path):
     """(exit code, error lines) of a run; ``first`` is a shell command before it, ``isolated`` what goes before both."""
 
     def errors(*options, isolated=(), first="true") -> tuple[int, list[str]]:
-        (tmp_path / "config.toml").write_text(CONFIG)
+        (tmp_path / "config.toml").write_text(small('transport.protocol = "tcp"', clients=8, topology="complete"))
         command = [*isolated, "sh", "-c", f'{first} && exec "$@"', "sh", *CLI, "run", tmp_path / "config.toml"]
         command += ["--out", tmp_path / "run", *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from runs import WHAT_A_PLAN_FIXES, assert_same, assert_same_states, run_here_again
+from runs import assert_same, assert_same_states, run_here_again, small
 
 STRAGGLERS = """
 clients = 12
@@ -35,14 +35,16 @@ faults = [{kind = "crash", clients = [7], at_round = 8, restart_after = 6}]
 )
 
 
-def test_an_asynchronous_scenario_repeats_to_the_bit_under_load_and_is_taken_up_after_a_kill(run, load_cores, cut):
-    alone = run(ASYNCHRONOUS)
+def test_an_asynchronous_scenario_repeats_to_the_bit_under_load_and_is_taken_up_after_a_kill(
+    run_in_threads, load_cores, cut
+):
+    alone = run_in_threads(ASYNCHRONOUS)
     load_cores()
     folder = cut(ASYNCHRONOUS, round=15, away=True)
     assert "going on after round" in folder.resume()
     assert_same(alone, folder)
-    assert_same(alone, run(ASYNCHRONOUS))
-    assert [row[2] for row in alone.rows(WHAT_A_PLAN_FIXES["event"])] == ["crash", "restart"]
+    told = events(alone, "crash", "restart", "join", "leave").elements()
+    assert sorted(event[:2] for event in told) == [("crash", 7), ("restart", 7)]
     used = alone.rows("SELECT DISTINCT round - used_round FROM used WHERE used_round IS NOT NULL")
     assert len(used) > 3  # some of the own round, some older, some newer
     starts = folder.rows("SELECT detail FROM event WHERE kind = 'start'")
@@ -74,24 +76,15 @@ def test_the_others_finish_all_rounds_when_a_client_is_killed_that_should_not_di
     assert going.folder.rows("SELECT count(*) > 0 FROM used WHERE neighbour = 4 AND used_round IS NULL") == [(1,)]
 
 
-def test_a_step_is_timed_on_this_machine_where_none_is_given_and_written_down(run):
-    folder = run(STRAGGLERS.replace("compute.step_s = 0.05", "rounds = 2"))
+def test_a_step_is_timed_on_this_machine_where_none_is_given_and_written_down(run_in_threads):
+    folder = run_in_threads(STRAGGLERS.replace("compute.step_s = 0.05", "rounds = 2"))
     step_s = folder.config["compute"]["step_s"]
     assert 1e-5 < step_s < 0.1
     ((end_s,),) = folder.rows("SELECT max(virtual_s) FROM round")
     assert end_s > 2 * 10 * step_s  # two rounds of the stragglers
 
 
-TALK = """
-clients = 4
-rounds = 10
-topology.kind = "ring"
-data.samples = 200
-evaluation.every = 0
-algorithm.name = "d-psgd"
-time.clock = "virtual"
-transport.timeout = 30
-"""
+TALK = small("evaluation.every = 0", 'time.clock = "virtual"', "transport.timeout = 30", rounds=10, samples=200)
 
 
 def test_a_client_far_ahead_neither_floods_a_slow_one_nor_loses_a_message(run_in_threads):
@@ -113,24 +106,24 @@ LARGE = ("model.kind=mlp", "model.hidden=[900]", "model.dtype=float64")
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 @pytest.mark.parametrize(
-    ("rounds", "staleness", "step_s", "latency_s", "more"),
-    [(10, 4, 0.01, 0.03, (*LARGE, "topology.kind=complete")), (250, "inf", 0.001, 0.2, ()), (10, 8, 0.1, 0.6, LARGE)],
-    ids=["staleness 4", "200 rounds under way", "staleness 8"],
+    ("rounds", "settings"),
+    [
+        (10, ("time.staleness=4", "compute.step_s=0.01", "links.latency_s=0.03", "topology.kind=complete", *LARGE)),
+        (250, ("time.staleness=inf", "compute.step_s=0.001", "links.latency_s=0.2")),
+        (10, ("time.staleness=8", "compute.step_s=0.1", "links.latency_s=0.6", *LARGE)),
+    ],
 )
-def test_messages_that_are_under_way_for_many_rounds_stop_no_run(
-    run_in_threads, clock, rounds, staleness, step_s, latency_s, more
-):
-    settings = (f"time.staleness={staleness}", f"compute.step_s={step_s}", f"links.latency_s={latency_s}", *more)
+def test_messages_that_are_under_way_for_many_rounds_stop_no_run(run_in_threads, clock, rounds, settings):
     folder = run_in_threads(TALK, f"time.clock={clock}", f"rounds={rounds}", *settings)
     assert folder.rows("SELECT max(round), count(*) FROM round") == [(rounds, 4 * (rounds + 1))]
     assert folder.rows("SELECT count(*) FROM event WHERE kind = 'lost-records'") == [(0,)]
 
 
-def test_wall_and_virtual_clock_tell_about_the_same_of_one_scenario(run):
+def test_wall_and_virtual_clock_tell_about_the_same_of_one_scenario(run, run_in_threads):
     """40 ms a step, 200 for the slow: what a machine does beside is small against that."""
     slow = ("clients=5", "compute.step_s=0.04", "compute.slowdown=[5.0, 1.0, 1.0, 1.0, 1.0]", "links.latency_s=0.01")
     late = ("time.staleness=2", "time.silence=stale", "time.deadline_s=1.0")
-    planned, real = (run(TALK, *slow, *late, f"time.clock={clock}") for clock in ("virtual", "wall"))
+    planned, real = run_in_threads(TALK, *slow, *late), run(TALK, *slow, *late, "time.clock=wall")
     ((end_planned,),) = planned.rows("SELECT max(virtual_s) FROM round")
     ((end_real,),) = real.rows("SELECT max(wall_s) FROM round")
     assert end_planned == pytest.approx(2.0, abs=0.05)
@@ -199,34 +192,25 @@ def test_messages_of_an_earlier_incarnation_are_in_the_checkpoints_of_the_later_
 
 # -- what is on record of runs that were taken up ----------------------------------------------------------------------
 
-SKIPPING = """
-clients = 4
-rounds = 30
-topology.kind = "ring"
-data.samples = 80
+FAULTS = """
 checkpoints = {every = 5}
 compute = {step_s = 0.01, slowdown = [1.0, 1.0, 1.0, 8.0]}
 time = {clock = "virtual", silence = "skip", deadline_s = 0.01}
-algorithm.name = "d-psgd"
 faults = [
     {kind = "crash", clients = [1], at_round = 7, restart_after = 3},
     {kind = "leave", clients = [2], at_round = 12},
     {kind = "slow", clients = [0], rounds = [1, 3]},
 ]
 """
+SKIPPING = small(FAULTS, rounds=30, samples=80)
 
 
 def events(folder, *kinds):
     return Counter(folder.rows(f"SELECT kind, node, detail FROM event WHERE kind IN {(*kinds, '')}"))
 
 
-NEAR_DIVERGENCE = """
-clients = 3
-rounds = 6
-topology.kind = "ring"
-data.samples = 60
-algorithm = {name = "sheaf-fmtl", gamma = 0.05, start_scale = 0.1, eta = 0.35, lam = 1.0}
-"""
+STRONG = 'algorithm = {name = "sheaf-fmtl", gamma = 0.05, start_scale = 0.1, eta = 0.35, lam = 1.0}'
+NEAR_DIVERGENCE = small(STRONG, clients=3, rounds=6, samples=60, algorithm="")
 FATES = ("timeout", "crash", "restart", "leave", "scenario")
 
 

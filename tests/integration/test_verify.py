@@ -51,13 +51,8 @@ def test_one_byte_missing_in_the_formula_is_noticed_the_connections_are_named_an
     done = verify(1, "--floats", 1000, PYTHONPATH=path, TMPDIR=str(tmp_path))
     assert "agree to the byte" not in done.stdout
     assert list(tmp_path.iterdir()) == []
-    for exchange, messages in (("two-phase", 6), ("fused", 3)):
-        case = f"1,000 floats, {exchange}"
-        _, directions = lines_of(done.stdout, case)
+    for exchange in ("two-phase", "fused"):
+        _, directions = lines_of(done.stdout, f"1,000 floats, {exchange}")
         assert len(directions) == 2 * 2 * CONNECTIONS, done.stderr
-        complaint = next(line for line in done.stderr.splitlines() if line.startswith(f"error: {case}: "))
-        for *name, src, _, dst, recorded, sent, received, mark in directions:
-            short = int(sent.replace(",", "")) - int(recorded.replace(",", ""))
-            initiate = "keys" in name and src < dst  # a long frame too
-            assert (short, received, mark) == (messages + initiate, sent, "✗")
-            assert f"{src} -> {dst}" in complaint
+        assert {line[-1] for line in directions} == {"✗"}
+        assert f"error: 1,000 floats, {exchange}: the recorded bytes are not the kernel's on 0 -> " in done.stderr

@@ -9,15 +9,9 @@ import sys
 
 import pytest
 
-from runs import CLI, Going
+from runs import CLI, Going, RunFolder, small
 
-SHORT = """
-clients = 4
-rounds = 5
-topology.kind = "ring"
-data.samples = 400
-training = { work = "full", alpha = 0.5 }
-"""
+SHORT = small('training = {work = "full", alpha = 0.5}', rounds=5, samples=400, algorithm="")
 LONG = SHORT.replace("rounds = 5", "rounds = 1_000_000\nevaluation.every = 0")
 TWO = SHORT + "[[compare]]\nname = 'first'\n[[compare]]\nname = 'second'\nalgorithm.name = 'local'\n"
 
@@ -54,7 +48,7 @@ def in_a_terminal(*arguments: object, interrupt_at: str | None = None) -> tuple[
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written.decode()
 
 
-def test_finished_runs_are_shown_once_one_after_the_other_and_no_file_is_left_behind(run_in_threads, watch):
+def test_finished_runs_are_shown_once_one_after_the_other_and_no_file_is_left_behind(run_in_threads, watch, tmp_path):
     folder = run_in_threads(TWO).path
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     line = r"{}: finished after 0:\d\d, accuracy \d+\.\d %{}\n"
@@ -67,27 +61,22 @@ def test_finished_runs_are_shown_once_one_after_the_other_and_no_file_is_left_be
         folder.chmod(mode)
     assert (code, bool(re.fullmatch(both, said))) == (0, True), said
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    interrupted = RunFolder(folder / "first").copy(tmp_path / "run")
+    interrupted.alter("UPDATE event SET kind = 'interrupt' WHERE kind = 'finish'")
+    code, said = watch(interrupted.path).end()
+    assert (code, said.startswith("first: interrupted after ")) == (130, True), said
 
 
-def test_ctrl_c_ends_the_looking_and_not_the_run_whose_own_interrupt_is_told(going, watch):
+def test_ctrl_c_ends_the_looking_and_not_the_run_whose_failure_is_told_with_its_reason(going, watch):
     watcher, second = watch(going.folder.path), watch(going.folder.path)
     for each in (watcher, second):
         assert re.match(r"run: round \d+.* of 1000000, ", each.process.stderr.readline())
     watcher.signal(signal.SIGINT)
     assert watcher.end() == (130, "no longer watching; the run goes on\n")
     assert going.process.poll() is None
-    going.signal(signal.SIGINT)
-    going.end(30)
-    code, said = second.end()
-    assert (code, "run: interrupted after " in said) == (130, True)
-
-
-def test_a_run_that_fails_is_told_with_its_reason(going, watch):
-    watcher = watch(going.folder.path)
-    watcher.process.stderr.readline()
     os.kill(going.pid(2), signal.SIGKILL)
     going.end(30)
-    code, said = watcher.end()
+    code, said = second.end()
     assert code == 1
     assert re.search(r"^error: run: client 2 died in round \d+: killed by SIGKILL$", said, re.MULTILINE)
 

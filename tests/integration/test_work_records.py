@@ -19,8 +19,8 @@ def flops(folder, part: str) -> list[int]:
 
 
 @pytest.mark.parametrize("storage", ["dense", "factored"])
-def test_cpu_time_and_operations_of_a_run_with_maps(run, storage):
-    folder = run(CONFIG, *MAPS, f"algorithm.storage={storage}", "algorithm.start=orthogonal")
+def test_cpu_time_operations_and_memory_of_a_run_with_maps(run, storage):
+    folder = run(CONFIG, *MAPS, f"algorithm.storage={storage}", "algorithm.start=orthogonal", "training.momentum=0.5")
 
     parts = folder.rows("SELECT node, part FROM work_total")
     assert set(parts) == {(node, part) for node in range(3) for part in PARTS}
@@ -37,22 +37,18 @@ def test_cpu_time_and_operations_of_a_run_with_maps(run, storage):
     assert flops(folder, "evaluation") == [(ROUNDS + 1) * test * layer for _, test in samples]
     assert flops(folder, "exchange") == [0] * 3
     if storage == "dense":  # project, pull back, project, update
-        by_hand = ROUNDS * 4 * 2 * HEIGHT * D
+        by_hand, maps, history = ROUNDS * 4 * 2 * HEIGHT * D, 4 * D * HEIGHT, 0
     else:  # only a round's first projection is left over from the round before
         transform = round(2.5 * D * math.log2(D))
         by_hand = transform + sum(2 * (transform + 2 * k * (D + HEIGHT)) for k in range(ROUNDS))
+        maps, history = 4 * (D + HEIGHT), 4 * ROUNDS * (D + HEIGHT)  # the start's signs and chosen rows
     assert flops(folder, "maps") == [by_hand] * 3
 
-
-@pytest.mark.parametrize("storage", ["dense", "factored"])
-def test_memory_of_the_state_by_part(run, storage):
-    folder = run(CONFIG, *MAPS, f"algorithm.storage={storage}", "algorithm.start=gaussian", "training.momentum=0.5")
     state = folder.rows(
         "SELECT theta_bytes, map_bytes, history_bytes, buffer_bytes, state_bytes FROM resource WHERE node >= 0 "
         "GROUP BY node HAVING wall_s = max(wall_s)"
     )
-    history = 4 * ROUNDS * (D + HEIGHT) if storage == "factored" else 0
-    theta, maps, buffers = 4 * D, 4 * D * HEIGHT, 2 * 4 * D  # gradient and velocity; after the last round none is early
+    theta, buffers = 4 * D, 2 * 4 * D  # gradient and velocity; after the last round no message is early
     assert state == [(theta, maps, history, buffers, theta + maps + history + buffers)] * 3
     assert folder.rows("SELECT sum(state_bytes) FROM resource WHERE node < 0") == [(0,)]
 

@@ -1,5 +1,6 @@
 """Run folders of others: what readers and commands make of records and files that no run writes."""
 
+import json
 import os
 import re
 import shutil
@@ -232,7 +233,7 @@ def test_nothing_in_a_folder_becomes_markup_of_the_report(tmp_path):
     folder = make_run(tmp_path / "<script>x", evil)
     events = (EventRecord(1.0, None, node, EVIL, EVIL) for node in (0, -1, 7))
     nodes = (NodeRecord(-3 + at, EVIL, EVIL, 0, 0, 0, 0, EVIL, 1, EVIL) for at in (0, 1))
-    write(folder, *events, *nodes, groups=f"{EVIL},1")
+    write(folder, *events, *nodes, groups=f"{EVIL},1", owners=json.dumps([EVIL]))
     code, _, err = sheafgossip("report", folder, "--out", tmp_path / "page.html")
     assert (code, err) == (0, "")
     page = (tmp_path / "page.html").read_text()
