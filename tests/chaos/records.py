@@ -41,15 +41,16 @@ class Records:
 
     @property
     def begun(self) -> bool:
-        with contextlib.suppress(sqlite3.Error):
-            return bool(self.rows("SELECT 1 FROM event WHERE node = -1 AND kind = 'start'"))
-        return False
+        return self._has("event WHERE node = -1 AND kind = 'start'")
 
     @property
     def can_be_resumed(self) -> bool:
         """Whether it was killed after its preparation: before, there is nothing to go on from."""
+        return (self.path / "config.toml").exists() and self._has("meta WHERE key = 'groups'")
+
+    def _has(self, rows: str) -> bool:
         with contextlib.suppress(sqlite3.Error):
-            return (self.path / "config.toml").exists() and bool(self.rows("SELECT 1 FROM meta WHERE key = 'groups'"))
+            return bool(self.rows(f"SELECT 1 FROM {rows}"))
         return False
 
     @property

@@ -7,9 +7,7 @@ import subprocess
 import pytest
 
 from foreign import sheafgossip
-from runs import CLI, RunFolder
-
-from .test_when_things_go_wrong import LONG
+from runs import CLI, RunFolder, small
 
 
 def closed() -> int:
@@ -34,7 +32,7 @@ def full() -> int:
 def folder(tmp_path, monkeypatch) -> RunFolder:
     """Of the run that run.toml describes in the current folder."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "run.toml").write_text(LONG.replace("rounds = 100000", "rounds = 50"))
+    (tmp_path / "run.toml").write_text(small(clients=6, rounds=50, samples=300, algorithm="dfedu"))
     return RunFolder(tmp_path / "run")
 
 

@@ -29,14 +29,9 @@ CONFIG = small("checkpoints.every = 4", SCENARIO, clients=3, rounds=ROUNDS, samp
 
 
 @pytest.fixture(scope="module")
-def whole(run_in_threads) -> RunFolder:
-    return run_in_threads(CONFIG)
-
-
-@pytest.fixture(scope="module")
-def interrupted(whole, tmp_path_factory) -> RunFolder:
+def interrupted(run_in_threads, tmp_path_factory) -> RunFolder:
     """As if its launcher had been killed in round 11, with what SQLite has not folded into the file yet."""
-    folder = whole.copy(tmp_path_factory.mktemp("interrupted") / "run")
+    folder = run_in_threads(CONFIG).copy(tmp_path_factory.mktemp("interrupted") / "run")
     with closing(sqlite3.connect(folder.path / "run.sqlite")) as records:
         records.execute("UPDATE meta SET value = value")
         records.commit()
@@ -52,7 +47,7 @@ def folder(interrupted, tmp_path) -> RunFolder:
 
 
 @pytest.fixture(scope="module")
-def take_it_up(whole) -> Iterator[Callable[[RunFolder], int | str]]:
+def take_it_up(run_in_threads) -> Iterator[Callable[[RunFolder], int | str]]:
     """Returns the round after which a run went on, to the same end, or the line with which it was refused."""
     with open_engine("threads") as engine:
 
@@ -63,7 +58,7 @@ def take_it_up(whole) -> Iterator[Callable[[RunFolder], int | str]]:
                 assert "\n" not in str(error)  # noqa: PT017
                 return str(error)
             assert ended.outcome.status == "finish", ended.outcome.causes
-            assert_same_states(folder, whole, ROUNDS)
+            assert_same_states(folder, run_in_threads(CONFIG), ROUNDS)
             return ended.prepared.resumed_at
 
         yield take_it_up

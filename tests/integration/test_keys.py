@@ -5,7 +5,6 @@ import os
 import re
 import resource
 import socket
-import sqlite3
 import stat
 import struct
 import sys
@@ -271,14 +270,9 @@ def test_peers_who_say_nothing_leave_a_run_the_files_that_it_needs(with_round, s
     options = {"cwd": tmp_path, "env": with_round(WAITING)}
     going = start(CONFIG, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)), **options)
 
-    def address() -> str:
-        with contextlib.suppress(sqlite3.Error, ValueError):  # there is no database yet, or no client in it
-            [(found,)] = going.folder.rows("SELECT address FROM node WHERE node = 1")
-            return found
-        return ""
-
-    going.until(address)
-    host, port = address().removeprefix("tcp://").split(":")
+    going.until_round(1)
+    [(address,)] = going.folder.rows("SELECT address FROM node WHERE node = 1")
+    host, port = address.removeprefix("tcp://").split(":")
     with contextlib.ExitStack() as idle:
         for _ in range(2 * few):
             peer = idle.enter_context(socket.socket())

@@ -38,13 +38,6 @@ def run(run_in_threads, tmp_path) -> Callable[..., RunFolder]:
     return run
 
 
-@pytest.fixture
-def interrupted(run) -> RunFolder:
-    folder = run(PLAIN, rounds=6, every=2)
-    folder.cut_after(5)
-    return folder
-
-
 def resume(folder: RunFolder, rounds: int | None = None) -> int:
     """Takes a run up, perhaps with more rounds, and returns the round after which it went on."""
     return run_here_again(folder, "threads", rounds).prepared.resumed_at
@@ -115,7 +108,9 @@ def test_a_run_whose_beginning_would_have_been_another_is_refused_in_one_line_an
     ],
     ids=["fewer rounds", "other keys", "raised in the file", "the same in other words", "raised in both"],
 )
-def test_an_edited_configuration_is_refused_and_the_keys_are_named(interrupted, edits, rounds, said):
+def test_an_edited_configuration_is_refused_and_the_keys_are_named(run, edits, rounds, said):
+    interrupted = run(PLAIN, rounds=6, every=2)
+    interrupted.cut_after(5)
     file = interrupted.path / "config.toml"
     for old, new in edits.items():
         assert old in file.read_text()

@@ -17,11 +17,6 @@ TWO = SHORT + "[[compare]]\nname = 'first'\n[[compare]]\nname = 'second'\nalgori
 
 
 @pytest.fixture
-def watch(begin):
-    return lambda folder: begin("watch", folder)
-
-
-@pytest.fixture
 def going(start) -> Going:
     going = start(LONG)
     going.until_round(5)
@@ -48,7 +43,7 @@ def in_a_terminal(*arguments: object, interrupt_at: str | None = None) -> tuple[
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written.decode()
 
 
-def test_finished_runs_are_shown_once_one_after_the_other_and_no_file_is_left_behind(run_in_threads, watch, tmp_path):
+def test_finished_runs_are_shown_once_one_after_the_other_and_no_file_is_left_behind(run_in_threads, begin, tmp_path):
     folder = run_in_threads(TWO).path
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     line = r"{}: finished after 0:\d\d, accuracy \d+\.\d %{}\n"
@@ -56,19 +51,19 @@ def test_finished_runs_are_shown_once_one_after_the_other_and_no_file_is_left_be
     mode = folder.stat().st_mode
     folder.chmod(mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
     try:
-        code, said = watch(folder).end()
+        code, said = begin("watch", folder).end()
     finally:
         folder.chmod(mode)
     assert (code, bool(re.fullmatch(both, said))) == (0, True), said
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     interrupted = RunFolder(folder / "first").copy(tmp_path / "run")
     interrupted.alter("UPDATE event SET kind = 'interrupt' WHERE kind = 'finish'")
-    code, said = watch(interrupted.path).end()
+    code, said = begin("watch", interrupted.path).end()
     assert (code, said.startswith("first: interrupted after ")) == (130, True), said
 
 
-def test_ctrl_c_ends_the_looking_and_not_the_run_whose_failure_is_told_with_its_reason(going, watch):
-    watcher, second = watch(going.folder.path), watch(going.folder.path)
+def test_ctrl_c_ends_the_looking_and_not_the_run_whose_failure_is_told_with_its_reason(going, begin):
+    watcher, second = begin("watch", going.folder.path), begin("watch", going.folder.path)
     for each in (watcher, second):
         assert re.match(r"run: round \d+.* of 1000000, ", each.process.stderr.readline())
     watcher.signal(signal.SIGINT)
@@ -81,9 +76,9 @@ def test_ctrl_c_ends_the_looking_and_not_the_run_whose_failure_is_told_with_its_
     assert re.search(r"^error: run: client 2 died in round \d+: killed by SIGKILL$", said, re.MULTILINE)
 
 
-def test_a_run_whose_processes_are_gone_does_not_keep_its_watcher(going, watch):
+def test_a_run_whose_processes_are_gone_does_not_keep_its_watcher(going, begin):
     going.kill_everything()
-    code, said = watch(going.folder.path).end()
+    code, said = begin("watch", going.folder.path).end()
     assert (code, said.splitlines()[-1]) == (130, "error: run: no process of this run is left")
 
 
