@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import socket
+import sqlite3
 import stat
 import struct
 import sys
@@ -82,10 +83,10 @@ def attack(run: Run, over: threading.Event) -> None:
     met: set[int] = set()
     with zmq.Context() as context:
         sockets: list[zmq.Socket] = []
-        deployment = run.prepared.assignments[0].deployment
         messages = [[pack_batch(0, 0, [EventRecord(0.0, None, 0, "forged", "")])], [pack_end({})]]
         while not over.wait(0.002):
             if not sockets and run.clients.addresses:
+                deployment = run.prepared.assignments[0].deployment
                 sockets += forgers(context, zmq.PUSH, deployment.records, deployment.records_key, messages)
             for node, address in tuple(run.clients.addresses.items()):
                 if node not in met:
@@ -270,9 +271,14 @@ def test_peers_who_say_nothing_leave_a_run_the_files_that_it_needs(with_round, s
     options = {"cwd": tmp_path, "env": with_round(WAITING)}
     going = start(CONFIG, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)), **options)
 
-    going.until_round(1)
-    [(address,)] = going.folder.rows("SELECT address FROM node WHERE node = 1")
-    host, port = address.removeprefix("tcp://").split(":")
+    def address() -> str:
+        with contextlib.suppress(sqlite3.Error, ValueError):  # there is no database yet, or no client in it
+            [(found,)] = going.folder.rows("SELECT address FROM node WHERE node = 1")
+            return found
+        return ""
+
+    going.until(address)
+    host, port = address().removeprefix("tcp://").split(":")
     with contextlib.ExitStack() as idle:
         for _ in range(2 * few):
             peer = idle.enter_context(socket.socket())
