@@ -154,14 +154,3 @@ def normal_equations(shard: Shard) -> tuple[np.ndarray, np.ndarray]:
     """H, b of f(theta) = theta'H theta/2 - b'theta + const, f the mean squared error with an intercept."""
     x, y = bordered(shard["x_train"]), shard["y_train"].astype(np.float64).ravel()
     return 2 * x.T @ x / len(x), 2 * x.T @ y / len(x)
-
-
-def minimiser(shards: dict[int, Shard], coupling: np.ndarray) -> np.ndarray:
-    """(clients, d), of sum_i f_i(theta_i) + theta' (coupling x I) theta / 2."""
-    systems = [normal_equations(shard) for _, shard in sorted(shards.items())]
-    d = len(systems[0][1])
-    matrix, right = np.kron(coupling, np.eye(d)), np.concatenate([b for _, b in systems])
-    for client, (H, _) in enumerate(systems):
-        part = slice(client * d, (client + 1) * d)
-        matrix[part, part] += H
-    return np.linalg.solve(matrix, right).reshape(-1, d)

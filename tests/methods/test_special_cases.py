@@ -20,9 +20,6 @@ training.alpha = 0.05
 evaluation.every = 0
 algorithm = {{ ALGORITHM }}
 """
-RING = oracles.laplacian([(i, (i + 1) % CLIENTS) for i in range(CLIENTS)], CLIENTS)
-STAR = oracles.laplacian([(0, j) for j in range(1, CLIENTS)], CLIENTS)
-AROUND_MEAN = np.eye(CLIENTS) - 1 / CLIENTS
 
 
 @pytest.fixture(scope="module")
@@ -46,46 +43,27 @@ def solved(run, tasks):
     return lambda algorithm, *changes: run(text.replace("ALGORITHM", algorithm), *changes)
 
 
-ON_A_RING, ON_A_STAR = "topology.kind=ring", "topology.kind=star"
-TEN_STEPS = ("training.work=steps", "training.steps=10", "training.batch_size=20")  # of all samples of a client
-
-
-@pytest.mark.parametrize(
-    ("settings", "rounds", "changes", "coupling"),
-    [
-        # Metropolis-Hastings on a star: 1 / (1 + the middle's degree)
-        ('lam = 0.5, weights = "mixing"', 1200, [ON_A_STAR], 0.5 / CLIENTS * STAR),
-        ("lam = 0.3", 100, [ON_A_RING, *TEN_STEPS], 0.3 * RING),
-        ("lam = 0.7, server = true", ROUNDS, [], 0.7 * AROUND_MEAN),  # (15): lam/2 sum_i ||theta_i - mean||^2
-    ],
-    ids=["mixing weights", "ten local steps", "with a server"],
-)
-def test_dfedu_minimises_its_objective(solved, settings, rounds, changes, coupling):
-    folder = solved(f'name = "dfedu", {settings}', f"rounds={rounds}", *changes)
-    found = folder.thetas(rounds)[:CLIENTS]
-    np.testing.assert_allclose(found, oracles.minimiser(folder.shards(), coupling), rtol=0, atol=1e-8)
-    for server in folder.thetas(rounds)[CLIENTS:]:  # its model is the mean of its clients'
-        np.testing.assert_allclose(server, np.mean(found, axis=0), rtol=1e-8, atol=1e-8)
-        rows = folder.rows("SELECT node, train_samples, test_samples FROM node WHERE role = 'server'")
-        assert rows == [(CLIENTS, 0, 0)]
-
-
 @pytest.mark.parametrize("name", ["gradient-tracking", "d2"])
 def test_different_losses_lead_every_client_to_the_minimiser_of_their_sum(solved, name):
-    folder = solved(f'name = "{name}"', ON_A_STAR)  # whose clients weigh very differently
+    folder = solved(f'name = "{name}"', "topology.kind=star")  # whose clients weigh very differently
     hessians, slopes = zip(*map(oracles.normal_equations, folder.shards().values()), strict=True)
     expected = np.linalg.solve(sum(hessians), sum(slopes))
     np.testing.assert_allclose(folder.thetas(ROUNDS), np.tile(expected, (CLIENTS, 1)), atol=1e-9)
 
 
-def test_hybrid_learning_minimises_the_distance_to_the_selected_parameters_of_the_server(solved, tasks):
-    """(16): clients see some features each; theta_0 is free, and sees the clients through selection matrices."""
+@pytest.mark.parametrize(
+    ("algorithm", "features"),
+    [('name = "dfedu"', FEATURES), ('name = "sheaf-fmtl", start = "selection", eta = 0.0', 3)],
+    ids=["personalised", "hybrid"],
+)
+def test_with_a_server_the_distance_to_its_free_model_is_minimised(solved, tasks, algorithm, features):
+    """(15) and, where clients see some features each, (16): the server's theta_0 sees them through selections."""
     lam, d = 0.6, FEATURES + 1
-    settings = f'name = "sheaf-fmtl", start = "selection", eta = 0.0, lam = {lam}, server = true'
-    folder = solved(settings, "rounds=3000", "data.features_held=0.6")
+    held = [f"data.features_held={features / FEATURES}"] if features < FEATURES else []
+    folder = solved(f"{algorithm}, lam = {lam}, server = true", "rounds=3000", *held)
     found, shards = folder.theta(3000), folder.shards()
     sizes = [theta.size for theta in found.values()]
-    assert sizes == [4] * CLIENTS + [d]  # 3 of 5 features and the intercept; the server has all
+    assert sizes == [features + 1] * CLIENTS + [d]  # with the intercept; the server has all
     # One system for all theta_i and the server's, theta_0: lam sum_i ||theta_i - S_i theta_0||^2 / 2 + losses
     ends = np.cumsum(sizes)
     *of, server = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
@@ -98,8 +76,7 @@ def test_hybrid_learning_minimises_the_distance_to_the_selected_parameters_of_th
         matrix[of[client], of[client]] += H
         right[of[client]] += b
     expected = np.linalg.lstsq(matrix, right, rcond=None)[0]
-    for client in range(CLIENTS):
-        np.testing.assert_allclose(found[client], expected[of[client]], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate(list(found.values())), expected, rtol=0, atol=1e-8)
 
 
 def selection(shard, client, source) -> np.ndarray:
