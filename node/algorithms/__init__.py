@@ -13,8 +13,7 @@ from .gossip import D2, DPSGD, GradientTracking, Local, Pairwise, PushSum
 from .hypernetworks import GHN, SHN, PFedHN
 from .selective_sheaf import SelectiveSheaf
 from .server import Ditto, FedAvg, PerFedAvg, PFedMe
-from .sfmtl_graph import SFMTLGraph
-from .shared_layers import FedAvgC, FedSAK
+from .shared_layers import FedAvgC, FedSAK, SFMTLGraph
 from .sheaf_fmtl import DFedU, SheafFMTL
 
 ALGORITHMS: dict[str, type[Algorithm]] = {

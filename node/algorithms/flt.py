@@ -19,7 +19,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,6 +30,7 @@ from ...topology.errors import UserError, install
 from ...topology.section import Count, Index, Needs, Positive
 from ...transport.array_file import ArrayFile
 from ..assignment import Assignment
+from ..model.architecture import Parameter, layer
 from .base import Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Vector
 from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
 
@@ -89,10 +90,8 @@ class FLT(ServerAlgorithm):
             raise SettingsError(key, str(error)) from None
 
     def cost(self, own: Assignment) -> Cost:
-        channels, height, width = own.architecture.input_shape
-        flat = _FLAT * (height // 4) * (width // 4)
-        convolutions = 9 * 4 * flat * (channels * _DEEP + _DEEP * _FLAT // 4)  # the second sees a quarter of the pixels
-        encoding = 2 * (convolutions + flat * self.embedding)  # of one image
+        encoder = Autoencoder(own.architecture.input_shape, self.embedding).parameters()[:6]
+        encoding = 2 * sum(block.size * block.places for block in encoder)  # of one image
         trained = 2 * 3 * self.fine_tune_epochs  # encoder and decoder, about alike; back takes twice as much
         return Cost(opening_flops=(1 + trained) * encoding)
 
@@ -226,36 +225,32 @@ class Autoencoder:
     def sides(self) -> tuple[int, int]:
         return self.image[1] // 4, self.image[2] // 4
 
-    @property
-    def blocks(self) -> dict[str, tuple[int, ...]]:
-        """Returns {name: shape} of the parameters in their order, those of the encoder first."""
-        channels, flat = self.image[0], _FLAT * math.prod(self.sides)
-        weights = {
-            "encoder.conv0": ((_DEEP, channels, 3, 3), _DEEP),
-            "encoder.conv1": ((_FLAT, _DEEP, 3, 3), _FLAT),
-            "encoder.linear": ((self.embedding, flat), self.embedding),
-            "decoder.linear": ((flat, self.embedding), flat),
-            "decoder.conv0": ((_FLAT, _DEEP, 2, 2), _DEEP),
-            "decoder.conv1": ((_DEEP, channels, 2, 2), channels),
-        }
-        both = [((f"{name}.weight", shape), (f"{name}.bias", (biases,))) for name, (shape, biases) in weights.items()]
-        return dict(chain.from_iterable(both))
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Returns the blocks in their order, shaped as torch.nn.functional has them, the six of the encoder first."""
+        channels, places = self.image[0], math.prod(self.sides)
+        return (
+            *layer("encoder.conv0", (_DEEP, channels, 3, 3), 16 * places),
+            *layer("encoder.conv1", (_FLAT, _DEEP, 3, 3), 4 * places),
+            *layer("encoder.linear", (self.embedding, _FLAT * places)),
+            *layer("decoder.linear", (_FLAT * places, self.embedding)),
+            Parameter("decoder.conv0.weight", (_FLAT, _DEEP, 2, 2), 4 * _FLAT),
+            Parameter("decoder.conv0.bias", (_DEEP,), 4 * _FLAT),
+            Parameter("decoder.conv1.weight", (_DEEP, channels, 2, 2), 4 * _DEEP),
+            Parameter("decoder.conv1.bias", (channels,), 4 * _DEEP),
+        )
 
     @property
     def size(self) -> int:
-        return sum(map(math.prod, self.blocks.values()))
+        return sum(block.size for block in self.parameters())
 
     @property
     def encoder_size(self) -> int:
-        return sum(math.prod(shape) for name, shape in self.blocks.items() if name.startswith("encoder"))
+        return sum(block.size for block in self.parameters()[:6])
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
         """Returns (size,): uniform in +-1/sqrt(fan-in) of each layer."""
-        parts, shapes = [], list(self.blocks.values())
-        for weight, bias in zip(shapes[::2], shapes[1::2], strict=True):
-            bound = 1 / math.sqrt(math.prod(weight) / bias[0])
-            parts += [rng.uniform(-bound, bound, math.prod(shape)) for shape in (weight, bias)]
-        return np.concatenate(parts)
+        bounds = [(1 / math.sqrt(block.fan_in), block.size) for block in self.parameters()]
+        return np.concatenate([rng.uniform(-bound, bound, size) for bound, size in bounds])
 
     def embed(self, vector: np.ndarray, images: np.ndarray) -> np.ndarray:
         """Returns (n, embedding) of images (n, channels, height, width); the encoder's part of the vector is enough."""
@@ -289,8 +284,9 @@ class Autoencoder:
 
     def _views(self, vector: Any) -> list[Any]:
         """Returns the blocks of a vector, an array or a tensor: all, or those of the encoder."""
-        blocks = zip(accumulate(map(math.prod, self.blocks.values())), self.blocks.values(), strict=True)
-        return [vector[end - math.prod(shape) : end].reshape(shape) for end, shape in blocks if end <= len(vector)]
+        blocks = self.parameters()
+        ends = zip(accumulate(block.size for block in blocks), blocks, strict=True)
+        return [vector[end - block.size : end].reshape(block.shape) for end, block in ends if end <= len(vector)]
 
     def _cropped(self, x: Any) -> Any:
         height, width = self.sides
@@ -312,7 +308,8 @@ class Autoencoder:
 
     def save(self, vector: np.ndarray, path: Path) -> None:
         """Writes a safetensors file with a tensor a block."""
-        blocks = dict(zip(self.blocks, self._views(vector.astype(np.float32)), strict=True))
+        names = [block.name for block in self.parameters()]
+        blocks = dict(zip(names, self._views(vector.astype(np.float32)), strict=True))
         ArrayFile(blocks, {"image": json.dumps(self.image), "embedding": str(self.embedding)}).save(path)
 
     def load(self, path: Path) -> np.ndarray:
@@ -324,13 +321,13 @@ class Autoencoder:
                 raise OSError("is no plain file")  # opening a pipe may never end
             with safe_open(path, framework="numpy") as file:
                 shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-                if shapes != self.blocks:
+                if shapes != {block.name: block.shape for block in self.parameters()}:
                     about = file.metadata() or {}
                     raise EncoderError(
                         f"is an encoder of images of shape {about.get('image', '?')} with an embedding of "
                         f"{about.get('embedding', '?')}; needed are {list(self.image)} and {self.embedding}"
                     )
-                return np.concatenate([file.get_tensor(name).ravel() for name in self.blocks])
+                return np.concatenate([file.get_tensor(block.name).ravel() for block in self.parameters()])
         except OSError as error:
             told = f"cannot be read: {error.strerror or error} (`sheafgossip encoder train` makes one)"
         except SafetensorError as error:

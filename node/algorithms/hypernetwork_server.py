@@ -12,7 +12,7 @@ from ..model.networks import Adam
 from .base import Client, State
 from .hypernetworks import GHN, SHN, PFedHN
 from .server import Uploads
-from .sfmtl_graph import unit
+from .shared_layers import unit
 
 Blocks = Mapping[str, np.ndarray]
 

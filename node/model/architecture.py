@@ -96,7 +96,7 @@ class Architecture(LayerSettings):
             too_small = f"model.filters = {list(self.filters)} leaves nothing of images of {sides[0]}x{sides[1]} pixels"
             for depth, filters in enumerate(self.filters):
                 places = math.prod(sides := [max(0, side - lost) for side in sides])
-                blocks = _layer(f"conv{depth}", (filters, channels, self.kernel, self.kernel), places)
+                blocks = layer(f"conv{depth}", (filters, channels, self.kernel, self.kernel), places)
                 if self.norm_groups:
                     parts = ("weight", 1.0), ("bias", 0.0)
                     blocks += [Parameter(f"norm{depth}.{part}", (filters,), 1, start=start) for part, start in parts]
@@ -115,9 +115,9 @@ class Architecture(LayerSettings):
             yield steps * 3 * width, blocks  # the three gates of all steps
         elif not self.is_linear:
             for depth, hidden in enumerate(self.hidden):
-                yield hidden, _layer(f"hidden{depth}", (hidden, width))
+                yield hidden, layer(f"hidden{depth}", (hidden, width))
                 width = hidden
-        yield self.outputs, _layer("output", (self.outputs, width))
+        yield self.outputs, layer("output", (self.outputs, width))
 
     def parameters(self) -> tuple[Parameter, ...]:
         """The blocks of theta in their order, shaped as torch.nn.functional has them."""
@@ -178,6 +178,6 @@ class Architecture(LayerSettings):
         return start
 
 
-def _layer(name: str, shape: tuple[int, ...], places: int = 1) -> list[Parameter]:
+def layer(name: str, shape: tuple[int, ...], places: int = 1) -> list[Parameter]:
     fan_in = math.prod(shape[1:])
     return [Parameter(f"{name}.weight", shape, fan_in, places), Parameter(f"{name}.bias", shape[:1], fan_in)]
