@@ -160,9 +160,11 @@ def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | No
 
 def _suitable(run_folder: Path) -> RunConfig:
     config = validate(read_config(run_folder))
+    algorithm = config.algorithm
     needs = {
-        "algorithm.name": isinstance(config.algorithm, SheafAlgorithm),
-        "algorithm": getattr(config.algorithm, "has_one_objective", True),
+        "algorithm.name": isinstance(algorithm, SheafAlgorithm),
+        # all clients descend on one and the same (8) all along
+        "algorithm": algorithm.traits.server != "exchanges" and not getattr(algorithm, "rotate_every", 0),
         "training.work": config.training.work == "full",
         "training.momentum": config.training.momentum == 0,
         "model.kind": config.model.kind in ("logistic", "linear") and not config.model.mix,

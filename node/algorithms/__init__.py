@@ -1,7 +1,6 @@
 """The algorithms. To add one: write its file, and its class in this table."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from ...transport.channel import Channel
 from ...transport.codecs import codec
@@ -52,9 +51,7 @@ def links_of(assignment: Assignment) -> dict[int, Channel]:
 def link(algorithm: Algorithm, own: Assignment, peer: Neighbour) -> Channel:
     model, server = own.architecture, own.run.clients
     edge = Edge(own.node, peer.node, model.size, peer.parameters, model, own.node == server, peer.facts)
-    reverse = replace(
-        edge, sender=peer.node, receiver=own.node, d_i=edge.d_j, d_j=edge.d_i, from_server=peer.node == server
-    )
+    reverse = Edge(peer.node, own.node, peer.parameters, model.size, model, peer.node == server, peer.facts)
     out, back = algorithm.messages(edge), algorithm.messages(reverse)
     exact = tuple(vector.exact for vector in out if not vector.opening)
     return Channel(

@@ -146,11 +146,13 @@ class State(SimpleNamespace):
     def _numbers(self) -> dict[str, np.ndarray]:
         found = {}
         for name, value in vars(self).items():
+            if name.startswith("_") or name == "maps":
+                continue
             if isinstance(value, np.ndarray):
                 found[name] = value
             elif isinstance(value, dict):
                 found |= {f"{name}.{key}": array for key, array in value.items()}
-            elif not name.startswith("_") and name != "maps":
+            else:
                 raise TypeError(f"client.state.{name} is a {type(value).__name__}: arrays are kept, and dicts of them")
         return found
 
@@ -159,7 +161,7 @@ class State(SimpleNamespace):
         if self.maps is not None:
             self.maps.load(arrays)
         for name, value in list(vars(self).items()):
-            if isinstance(value, np.ndarray):
+            if isinstance(value, np.ndarray) and not name.startswith("_"):
                 setattr(self, name, arrays[name].copy())
             elif isinstance(value, dict):
                 saved = [key.rpartition(".") for key in arrays if key.startswith(f"{name}.")]

@@ -14,8 +14,6 @@ from .hypernetworks import GHN, SHN, PFedHN
 from .server import Uploads
 from .shared_layers import unit
 
-Blocks = Mapping[str, np.ndarray]
-
 
 class Hypernetwork(State):
     """The server's half of pFedHN. ``psi`` are named blocks of one flat vector, which Adam changes. A subclass puts
@@ -28,7 +26,7 @@ class Hypernetwork(State):
         X = 0.1 * self.rng("X").standard_normal((server.clients, algorithm.embedding))
         self.learn_anew({"X": X} | self.hypernetwork())
 
-    def learn_anew(self, start: Blocks) -> None:
+    def learn_anew(self, start: Mapping[str, np.ndarray]) -> None:
         """Starts from these blocks, with an Adam that has done no step."""
         self._flat = tensor(np.concatenate([np.ravel(block) for block in start.values()]).astype(self._theta.dtype))
         self._adam = Adam(self._flat, (1 - 0.9, 1 - 0.999))
@@ -48,7 +46,7 @@ class Hypernetwork(State):
     def model_of(self, client: int) -> np.ndarray:
         """Returns theta_m (d,)."""
         if self._models is None:  # of all clients at once
-            self._models = values(self.generate(self.features()))
+            self._models = self.generate(self.features()).detach().numpy()
         return self._models[client]
 
     def features(self) -> Tensor:
@@ -80,7 +78,7 @@ class Hypernetwork(State):
     def arrays(self) -> dict[str, np.ndarray]:
         return {"psi": self._flat.numpy()} | self._adam.arrays()
 
-    def load(self, arrays: Blocks) -> None:
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._flat.numpy()[:] = arrays["psi"]
         self._adam.load(arrays)
         self._models = None
@@ -106,9 +104,9 @@ class GraphHypernetwork(Hypernetwork):
         super().fit(uploads)
         self._rounds += 1
         if self._rounds == self.algorithm.embedding_rounds:
-            X, given = values(self.psi["X"]), self.algorithm.graph == "topology"
+            X, given = self.psi["X"].detach().numpy(), self.algorithm.graph == "topology"
             self._relate(X, np.array(self._given) if given else relation_graph(X, self.algorithm))
-            hypernetwork = {name: values(block) for name, block in self.psi.items() if name != "X"}
+            hypernetwork = {name: block.detach().numpy() for name, block in self.psi.items() if name != "X"}
             self.learn_anew(self.diffusion() | hypernetwork)
 
     def _relate(self, X: np.ndarray, edges: np.ndarray) -> None:
@@ -140,10 +138,10 @@ class GraphHypernetwork(Hypernetwork):
         return np.linalg.qr(self.rng(name).standard_normal((size, size)))[0]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        graph = {} if self.X is None else {"X": values(self.X), "relations": self.edges}
+        graph = {} if self.X is None else {"X": self.X.numpy(), "relations": self.edges}
         return super().arrays() | graph | {"rounds": np.array([self._rounds])}
 
-    def load(self, arrays: Blocks) -> None:
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._rounds = int(arrays["rounds"][0])
         if "relations" in arrays:
             self._relate(arrays["X"], arrays["relations"])
@@ -223,10 +221,6 @@ def relation_graph(X: np.ndarray, algorithm: GHN) -> np.ndarray:
 
 
 SERVERS: dict[str, type[Hypernetwork]] = {"pfedhn": Hypernetwork, "ghn": GraphHypernetwork, "shn": SheafHypernetwork}
-
-
-def values(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().numpy()
 
 
 def tensor(array: np.ndarray) -> Tensor:

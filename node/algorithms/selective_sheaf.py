@@ -32,12 +32,7 @@ from ..model.architecture import Architecture
 from ..stored_maps import StoredMaps
 from . import base
 from .base import Algorithm, Client, Cost, Peers, RunFacts, SettingsError, State, Traits, Vector
-from .sheaf_fmtl import OF_A_TRANSFORM, StabilityWatch, cost_of_saving, descend, norm, shared_size
-
-_NO_SCENARIO = (
-    "algorithm.seek = true: a scenario is planned for a graph that stays the same; set it to false, or leave the "
-    "scenario out"
-)
+from .sheaf_fmtl import OF_A_TRANSFORM, cost_of_saving, descend, norm, shared_size
 
 
 @dataclass(frozen=True)
@@ -69,12 +64,13 @@ class SelectiveSheaf(Algorithm):
 
     @property
     def traits(self) -> Traits:
+        why = "a scenario is planned for a graph that stays the same; set it to false, or leave the scenario out"
         return Traits(
             same_size=True,
             tolerates="missing",  # the rows of another round do not compare
             silent_edges=self.probe_every > 1 or self.seek,
             new_edges=self.seek,
-            no_scenario=_NO_SCENARIO if self.seek else "",
+            no_scenario=f"algorithm.seek = true: {why}" if self.seek else "",
             mixes=False,
             has_maps=True,
             libraries=("scipy.fft",),
@@ -181,7 +177,7 @@ class SelectiveState(State):
         first = [j for j, peer in neighbours.items() if peer.weight or not algorithm.seek]
         self.introductions = Introductions(neighbours, first)
         self.loss_at_theta0 = math.nan
-        self._stability = StabilityWatch()
+        self._crossed = dict[str, str]()
 
     def arrays(self) -> dict[str, np.ndarray]:
         numbers, them = [edge.numbers for edge in self.edges.values()], self.introductions

@@ -35,9 +35,8 @@ class SharedLayers(ServerAlgorithm):
 
     def w(self, client: Client) -> np.ndarray:
         """Returns w_i (d_w,), a part of theta_i."""
-        size = sum(block.size for block in self.shared(client.model))
-        start = client.theta.size - size if self.share == "head" else 0
-        return client.theta[start : start + size]
+        head = client.theta.size - client.model.head_size
+        return client.theta[{"model": slice(None), "extractor": slice(head), "head": slice(head, None)}[self.share]]
 
     def messages(self, edge: Edge) -> list[Vector]:
         return [Vector(sum(block.size for block in self.shared(edge.model)))]  # alike at both ends

@@ -35,32 +35,27 @@ OF_A_TRANSFORM = 12
 """Vectors of d_i numbers that structured maps take at most, what their transforms make on the way included."""
 
 
-class StabilityWatch:
-    """Two numbers, each harmless while well below 1; whichever crosses it drives the other up.
+def warn(crossed: dict[str, str], report: RoundReport, *, models: float, maps: float, steps: int = 1) -> None:
+    """Tells which of two numbers, each harmless while well below 1, is above it and drives the other up: once, with the
+    keys that help. ``crossed`` is {number: the warning that told}; the first is to blame for infinite models.
 
     ``models``: R lam alpha ||P||^2 for R local steps a round, where ||P||^2 is seen as ||P^T r||^2 / ||r||^2 (never
     more than the true value, and equal to it when (18) runs away). ``maps``: eta lam ||theta||^2 of one client; (19)
     multiplies the disagreement over an edge by 1 - eta lam (||theta_i||^2 + ||theta_j||^2), which grows once both ends
     are above 1.
     """
-
-    def __init__(self) -> None:
-        self._crossed: dict[str, str] = {}  # {number: the warning that told}, the first to cross 1 first
-
-    def see(self, report: RoundReport, *, models: float, maps: float, steps: int = 1) -> None:
-        """Tells the warnings of a round's numbers that were not given before, and what to blame for infinite models."""
-        times, or_else = "", " or training.alpha"
-        if steps > 1:
-            times, or_else = f"{steps} local steps: {steps} ", ", training.alpha or the local steps"
-        for which, value, formula, keys in (
-            ("maps", maps, "eta lam ||theta||^2", "algorithm.eta or algorithm.lam"),
-            ("models", models, f"{times}lam alpha ||P||^2", f"algorithm.lam, algorithm.start_scale{or_else}"),
-        ):
-            # where one of them is infinite already, neither tells of the cause
-            if value > 1 and which not in self._crossed and math.isfinite(models) and math.isfinite(maps):
-                self._crossed[which] = f"{formula} = {value:.3g} is above 1: the {which} may diverge; lower {keys}"
-                report.warnings.append(self._crossed[which])
-        report.cause_of_divergence = next(iter(self._crossed.values()), report.cause_of_divergence)
+    times, or_else = "", " or training.alpha"
+    if steps > 1:
+        times, or_else = f"{steps} local steps: {steps} ", ", training.alpha or the local steps"
+    for which, value, formula, keys in (
+        ("maps", maps, "eta lam ||theta||^2", "algorithm.eta or algorithm.lam"),
+        ("models", models, f"{times}lam alpha ||P||^2", f"algorithm.lam, algorithm.start_scale{or_else}"),
+    ):
+        # where one of them is infinite already, neither tells of the cause
+        if value > 1 and which not in crossed and math.isfinite(models) and math.isfinite(maps):
+            crossed[which] = f"{formula} = {value:.3g} is above 1: the {which} may diverge; lower {keys}"
+            report.warnings.append(crossed[which])
+    report.cause_of_divergence = next(iter(crossed.values()), report.cause_of_divergence)
 
 
 def exchanged(client: Client, peers: Peers) -> tuple[Vectors, Vectors]:
@@ -93,7 +88,7 @@ def descend(client: Client, lam: float, r: Vectors, weights: Vectors | None = No
         of_theta = norm(before - theta) / client.alpha
         report.gradient_norm = math.sqrt(of_theta**2 + (lam**2 * squared * theta_squared if eta else 0.0))
     models = client.steps * lam * client.alpha * norm(pull) ** 2 / squared if squared else 0.0
-    client.state._stability.see(report, models=models, maps=eta * lam * theta_squared, steps=client.steps)
+    warn(client.state._crossed, report, models=models, maps=eta * lam * theta_squared, steps=client.steps)
 
 
 class SheafAlgorithm(Algorithm):
@@ -101,13 +96,7 @@ class SheafAlgorithm(Algorithm):
 
     lam: float
     eta: float = 0.0
-    rotate_every: int = 0
     start: str = "selection"
-
-    @property
-    def has_one_objective(self) -> bool:
-        """Returns whether all clients descend on one and the same (8) all along."""
-        return self.traits.server == "none" and not self.rotate_every
 
     def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
         """Returns those of a client before the first round; of ``theta`` the size and the type are used."""
@@ -115,7 +104,7 @@ class SheafAlgorithm(Algorithm):
 
     def begin(self, client: Client) -> State:
         maps = self.restriction_maps(client.node, client.seed, client.theta, client.neighbours)
-        return State(maps=maps, _stability=StabilityWatch(), _period=0)
+        return State(maps=maps, _crossed={}, _period=0)
 
     def round(self, client: Client, peers: Peers) -> None:
         _, r = exchanged(client, peers)

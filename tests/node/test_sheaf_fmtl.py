@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 
 from oracles import normal_equations
 from sheafgossip.node.algorithms import ALGORITHMS, sheaf_fmtl
-from sheafgossip.node.algorithms.sheaf_fmtl import StabilityWatch, shared_size
+from sheafgossip.node.algorithms.sheaf_fmtl import shared_size, warn
 from sheafgossip.node.assignment import Assignment, Neighbour
 from sheafgossip.node.client import Client, RoundReport
 from sheafgossip.node.model.architecture import Architecture
@@ -52,9 +52,9 @@ MODELS = "lam alpha ||P||^2 = 1.5 is above 1: the models may diverge; lower algo
 )
 def test_what_is_above_its_limit_is_told_once_with_the_keys_that_help_and_the_first_is_blamed(rounds, told, blamed):
     """Maps that diverge make lam alpha ||P||^2 huge within two rounds; theta may first shrink on the way."""
-    watch, report = StabilityWatch(), RoundReport()
+    crossed, report = {}, RoundReport()
     for models, maps in rounds:
-        watch.see(report, models=models, maps=maps)
+        warn(crossed, report, models=models, maps=maps)
     local = " training.alpha"
     assert report.warnings == [text + local * (text == MODELS) for text in told]
     assert report.cause_of_divergence.startswith(blamed or f"the local steps diverged; lower{local}")
