@@ -32,8 +32,8 @@ def stop_requests() -> socket.socket:
     writing.setblocking(False)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, lambda *_: None)
-    signal.set_wakeup_fd(writing.detach())
     return reading
 
 

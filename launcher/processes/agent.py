@@ -19,8 +19,7 @@ from ...node.process.reporting import sample
 from ...transport import control
 from ...transport.control import ControlClosed, Fork, Go, Kill, Tell, TellAll
 from ...transport.keys import KeyPair, dial_with, next_event
-from .engine import tallies
-from .forkserver import ForkServer
+from .engine import LocalEngine
 
 _AWAY_S = 2.0  # for how long the launcher may be out of reach
 _LOOK_EVERY_S = 0.5  # for checkpoints of clients: the launcher gets them at once, in case this host is lost
@@ -120,7 +119,7 @@ class Agent:
         self._folder: Path | None = None  # of the present run
         self._sent: set[Path] = set()
         try:
-            with ForkServer() as self._server, _removed_at_the_end(self._server.sockets):
+            with LocalEngine() as self._server, _removed_at_the_end(self._server.sockets):
                 return self._serve(monitor)
         except ControlClosed:
             return "its fork server has ended"
@@ -133,7 +132,6 @@ class Agent:
             context.term()
 
     def _serve(self, monitor: zmq.Socket) -> str:
-        self._say({"hello": True, "agent": os.getpid(), "fork_server": self._server.pid})
         self._say({"time": time.monotonic()})
         poller = zmq.Poller()
         for each in (self._line, monitor, self._server.control.fileno()):
@@ -148,8 +146,8 @@ class Agent:
                     met, away_since = True, None
                 elif met and away_since is None:
                     away_since = time.monotonic()
-            while self._server.control.wait(0):
-                for said in self._server.control.receive_some():
+            while self._server.wait(0):
+                for said in self._server.receive():
                     self._say(said)
             while self._line.poll(0):
                 message, piece = unpack(self._line.recv_multipart(), control.FROM_LAUNCHER)
@@ -174,30 +172,31 @@ class Agent:
                 if len(self._clocks) < _QUESTIONS:  # the quickest answer tells best how the two clocks differ
                     self._say({"time": time.monotonic()})
                 else:
-                    self._say({"ready": True})
+                    self._say({"ready": [os.getpid(), server.pid]})
             case {"run": number}:
                 self._folder = server.sockets / f"run-{number}"
                 (self._folder / "log").mkdir(parents=True, mode=0o700)
-                self._before, self._sent = tallies(server), set()
+                self._sent.clear()
+                server.tallies()
             case {"file": name, "last": last} if self._folder:
                 put(piece, self._folder, name, last=last)
                 if name.startswith(("state/", "sent/")):  # the launcher has it already
                     self._sent.add(self._folder / name)
-            case Fork(assignments, calibrate) if self._folder:
+            case Fork(assignments) if self._folder:
                 for assignment in assignments:  # with paths as they are on this host
                     assignment["run"]["folder"] = str(self._folder)
                     for key in INPUT_FILES:
                         if (path := self._folder / f"{key}.safetensors").exists():
                             assignment["algorithm"][key] = str(path)
-                server.fork(assignments, calibrate)
+                server.send(message)
             case Tell(_, Go(epoch)) | TellAll(Go(epoch)):
-                server.control.send(replace(message, message=Go(epoch - min(self._clocks)[1])))
+                server.send(replace(message, message=Go(epoch - min(self._clocks)[1])))
             case Tell() | TellAll() | Kill():
-                server.control.send(message)
+                server.send(message)
             case {"bring_home": True}:
                 self._send_new(*_STATES, "log/*.log")
                 sizes = [list(sample(0, 0.0, pid=pid)) for pid in (server.pid, os.getpid())]
-                self._say({"home": True, "samples": sizes, "tallies": (tallies(server) - self._before).tolist()})
+                self._say({"home": True, "samples": sizes, "tallies": server.tallies()})
 
     def _send_new(self, *patterns: str) -> None:
         if self._folder is None:

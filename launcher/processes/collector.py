@@ -20,7 +20,7 @@ from ...metrics.records import COLLECTOR, LAUNCHER, OverheadRecord, Record, pack
 from ...transport.environment import CONSTANTS
 from ...transport.keys import KeyPair
 from ..prepare.prepared import Prepared
-from .engine import EngineError
+from .engine import EngineError, stop
 
 _GRACE_S, _STANDSTILL_S = CONSTANTS.stop_grace_s, CONSTANTS.standstill_s
 _LOOK_EVERY_S = 0.5
@@ -120,26 +120,18 @@ class CollectorProcess:
             elif time.monotonic() > due:
                 why = f"the collector got nowhere for {_STANDSTILL_S:g} s"
         if why:
-            self._stop()
+            stop(self._process, _GRACE_S)  # it stores what it has
         if self._process.returncode == 0 and (not why or self.stored() == total):
             return None
         why = why or f"the collector ended early, see {self.log}"
         return f"{self.stored():,} of {total:,} batches are stored; {why}"
-
-    def _stop(self) -> None:
-        self._process.terminate()  # it stores what it has
-        try:
-            self._process.wait(timeout=_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.alive:
-            self._stop()
+            stop(self._process, _GRACE_S)
         for line in (self._keys, self._said):
             with suppress(OSError):
                 line.close()

@@ -1,8 +1,14 @@
 """Engines: what starts the processes of a run, on this machine or on several, and passes the launcher's words on."""
 
 import contextlib
+import itertools
 import os
+import shutil
 import socket
+import stat
+import subprocess
+import sys
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
@@ -12,15 +18,20 @@ from typing import Any, Literal, Self
 import numpy as np
 import psutil
 
+from ...metrics import lock
 from ...metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord, Record
 from ...node.assignment import Assignment
 from ...node.process.reporting import sample
 from ...topology.errors import UserError
-from ...transport.control import Exited, Failed, FromClient, Kill, StepTimed, Tell, TellAll
+from ...transport.constants import CONSTANTS
+from ...transport.control import TO_LAUNCHER, Control, Exited, Failed, Fork, FromClient, Kill, StepTimed, Tell, TellAll
+from .. import ONE_THREAD, interrupts
 from ..prepare.assignments import Host
-from .forkserver import ForkServer
 
 EngineName = Literal["local", "threads", "ray"]
+
+_FORK_SERVER = "sheafgossip.launcher.processes.forkserver"
+_PREFIX = "sheafgossip-"
 
 
 class EngineError(UserError):
@@ -43,11 +54,16 @@ class Engine(ABC):
     to the processes raises ControlClosed when the last host is gone. ``sockets`` is a private folder on the launcher's
     host; it goes with the engine."""
 
-    sockets: Path
     records_at = "ipc://{}/records"  # the address of a run's collector, whose Unix sockets are in a folder
     spans_hosts = False  # whether its hosts may be machines of their own
     shares_process = False  # whether clients are no processes: then nobody's memory and CPU time is measured
     _runs = 0
+
+    def __init__(self) -> None:
+        try:
+            self.sockets, self._lock = private_folder()
+        except OSError as error:
+            raise EngineError(f"no folder for sockets can be made: {error.strerror or error}") from error
 
     def folder_for_run(self) -> Path:
         """A private folder for a run's Unix sockets, made in ``sockets``."""
@@ -114,53 +130,106 @@ class Engine(ABC):
     def __enter__(self) -> Self:
         return self
 
-    @abstractmethod
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.sockets, ignore_errors=True)  # where a fork server has not
+        os.close(self._lock)
 
 
 class LocalEngine(Engine):
-    """The engine of one machine: a fork server, at the end of one line."""
+    """The engine of one machine: a line to a fork server, which loads ``libraries`` before it is asked to fork."""
 
     def __init__(self, libraries: Iterable[str] = ()) -> None:
-        try:
-            self._server = ForkServer(libraries)
-        except OSError as error:
-            raise EngineError(f"no process can be started: {error.strerror or error}") from error
-        self.sockets = self._server.sockets
-        self._before = tallies(self._server)
+        with interrupts.deferred():
+            super().__init__()
+            try:
+                ours, theirs = socket.socketpair()
+                with theirs:
+                    arguments = (theirs.fileno(), os.getpid(), self.sockets, *libraries)
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-m", _FORK_SERVER, *map(str, arguments)],
+                        pass_fds=[theirs.fileno(), self._lock],
+                        env=os.environ | ONE_THREAD,
+                        stdin=subprocess.DEVNULL,
+                        start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
+                    )
+            except OSError as error:
+                super().__exit__()
+                raise EngineError(f"no process can be started: {error.strerror or error}") from error
+        self.pid, self.control = self._process.pid, Control(ours, TO_LAUNCHER, attentive=True)
+        self._before = np.zeros((2, 2), int)
 
     def fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
-        self._server.fork((assignment.to_json() for assignment in assignments), calibrate)
+        for message in in_batches(assignments, calibrate):
+            self.send(message)
 
     def send(self, message: object) -> None:
-        self._server.control.send(message)
+        self.control.send(message)
 
     def wait(self, seconds: float) -> bool:
-        return self._server.control.wait(seconds)
+        return self.control.wait(seconds)
 
     def receive(self) -> list[Any]:
-        return self._server.control.receive_some()
+        return self.control.receive_some()
 
     def introductions(self) -> Iterator[Record]:
-        yield NodeRecord(FORK_SERVER, "fork server", "", 0, 0, 0, 0, socket.gethostname(), self._server.pid, "")
+        yield NodeRecord(FORK_SERVER, "fork server", "", 0, 0, 0, 0, socket.gethostname(), self.pid, "")
 
     def final_resources(self, now: float) -> Iterator[Record]:
         with contextlib.suppress(psutil.Error):  # it may be what failed
-            yield sample(FORK_SERVER, now, pid=self._server.pid)
+            yield sample(FORK_SERVER, now, pid=self.pid)
 
     def overhead(self) -> Iterator[Record]:
-        before, self._before = self._before, tallies(self._server)
         directions = (LAUNCHER, FORK_SERVER), (FORK_SERVER, LAUNCHER)
-        for ends, tally in zip(directions, (self._before - before).tolist(), strict=True):
+        for ends, tally in zip(directions, self.tallies(), strict=True):
             yield OverheadRecord(*ends, "control", *tally)
 
-    def __exit__(self, *reason: object) -> None:
-        self._server.__exit__(*reason)
+    def tallies(self) -> list[list[int]]:
+        """Messages and bytes of the line to the fork server, to it and from it, since the last call."""
+        before, self._before = self._before, np.array([astuple(self.control.sent), astuple(self.control.received)])
+        return (self._before - before).tolist()
+
+    def __exit__(self, *_: object) -> None:
+        with interrupts.deferred():
+            self.control.close()
+            stop(self._process, 5.0)  # it may still be loading, and not be listening yet
+            super().__exit__()
 
 
-def tallies(server: ForkServer) -> np.ndarray:
-    """Messages and bytes of the line to a fork server, to it and from it, so far."""
-    return np.array([astuple(server.control.sent), astuple(server.control.received)])
+def in_batches(assignments: Iterable[Assignment], calibrate: int) -> Iterator[Fork]:
+    waiting = iter(assignments)
+    while batch := list(itertools.islice(waiting, CONSTANTS.forked_at_once)):
+        yield Fork([assignment.to_json() for assignment in batch], calibrate)
+
+
+def stop(process: subprocess.Popen, grace_s: float) -> None:
+    """Asks a process to end, and kills it where it takes longer."""
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def private_folder() -> tuple[Path, int]:
+    """A private folder for Unix sockets that goes with the processes that use it, however they end; and the descriptor
+    that keeps it, to be passed on to each of them. Where all of them were killed at once, the next one to make such a
+    folder removes it: a file in it is locked for as long as one of them lives. Raises OSError."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # most of all where somebody keeps it
+            found = folder.lstat()
+            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+            if ours and stat.S_IMODE(found.st_mode) == 0o700 and (folder / lock.NAME).exists():
+                os.close(lock.acquire(folder, 0.0))
+                shutil.rmtree(folder, ignore_errors=True)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        try:
+            return folder, lock.acquire(folder, 0.0)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # somebody swept it away before it was locked
+        except OSError:  # a file system without locks has to do without
+            return folder, os.open(folder / lock.NAME, os.O_RDONLY)
 
 
 def open_engine(name: EngineName = "local", address: str | None = None, libraries: Iterable[str] = ()) -> Engine:

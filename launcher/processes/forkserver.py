@@ -9,114 +9,26 @@ warm-up have ended. An allocator that keeps one (jemalloc, where scikit-learn fi
 import contextlib
 import ctypes
 import errno
-import fcntl
 import functools
 import gc
 import importlib
-import itertools
 import os
 import selectors
 import shutil
 import signal
 import socket
-import stat
-import subprocess
 import sys
-import tempfile
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from ...node.assignment import Assignment, name_of
 from ...transport import control
 from ...transport.control import Control, ControlClosed, Exited, Failed, Fork, FromClient, Kill, Tell, TellAll
-from ...transport.environment import CONSTANTS, failpoint, this_is
-from ...transport.limits import allow_open_files, end_with_parent
-from .. import ONE_THREAD, interrupts
-
-_PREFIX, _LOCK = "sheafgossip-", "lock"
-
-
-class ForkServer:
-    """The launcher's handle. A context manager: leaving it ends the fork server and every client it still has. Runs
-    have their Unix sockets in ``sockets``, a private folder. ``libraries`` are modules that it loads before it is asked
-    to fork."""
-
-    def __init__(self, libraries: Iterable[str] = ()) -> None:
-        with interrupts.deferred():
-            ours, theirs = socket.socketpair()
-            self.sockets, self._lock = private_folder()
-            try:
-                with theirs:
-                    arguments = (theirs.fileno(), os.getpid(), self.sockets, *libraries)
-                    self._process = subprocess.Popen(
-                        [sys.executable, "-m", __name__, *map(str, arguments)],
-                        pass_fds=[theirs.fileno(), self._lock],
-                        env=os.environ | ONE_THREAD,
-                        stdin=subprocess.DEVNULL,
-                        start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
-                    )
-            except OSError:
-                shutil.rmtree(self.sockets, ignore_errors=True)
-                raise
-        self.pid = self._process.pid
-        self.control = Control(ours, control.TO_LAUNCHER, attentive=True)
-
-    def fork(self, assignments: Iterable[dict[str, Any]], calibrate: int = 0) -> None:
-        """Forks clients, or processes that only time so many local steps of theirs."""
-        for message in in_batches(assignments, calibrate):
-            self.control.send(message)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with interrupts.deferred():
-            self.control.close()
-            self._process.terminate()  # it may still be loading, and not be listening yet
-            try:
-                self._process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            shutil.rmtree(self.sockets, ignore_errors=True)  # it may have ended before it could
-            os.close(self._lock)
-
-
-def in_batches(assignments: Iterable[dict[str, Any]], calibrate: int) -> Iterator[Fork]:
-    waiting = iter(assignments)
-    while batch := list(itertools.islice(waiting, CONSTANTS.forked_at_once)):
-        yield Fork(batch, calibrate)
-
-
-def private_folder() -> tuple[Path, int]:
-    """A private folder for Unix sockets that goes with the processes that use it, however they end; and the descriptor
-    that keeps it, to be passed on to each of them. Where all of them were killed at once, the next one to make such a
-    folder removes it: a file in it is locked for as long as one of them lives."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # most of all where somebody keeps it
-            found = folder.lstat()
-            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-            if ours and stat.S_IMODE(found.st_mode) == 0o700:
-                lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                finally:
-                    os.close(lock)
-                shutil.rmtree(folder, ignore_errors=True)
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            taken = False
-        except OSError as error:  # a file system without locks has to do without
-            taken = error.errno == errno.EWOULDBLOCK
-        if not taken and os.fstat(lock).st_nlink:
-            return folder, lock
-        os.close(lock)  # somebody swept it away before it was locked
+from ...transport.environment import failpoint, this_is
+from ...transport.limits import allow_open_files, end_with_parent, stop_requests
 
 
 class _Server:
@@ -125,12 +37,9 @@ class _Server:
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, Control] = {}
         self._nodes: dict[int, tuple[int, Control]] = {}  # pid -> client, and its line even when that is closed
-        self._wake, wake_end = socket.socketpair()
+        self._wake = stop_requests()
         self._wake.setblocking(False)
-        wake_end.setblocking(False)
-        signal.set_wakeup_fd(wake_end.detach(), warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM):  # only their wake-up is wanted: a handler must not raise
-            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only its wake-up is wanted: a handler must not raise
         self._selector.register(launcher, selectors.EVENT_READ, self._obey_launcher)
         self._selector.register(self._wake, selectors.EVENT_READ, self._wake_up)
 

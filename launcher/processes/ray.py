@@ -4,12 +4,10 @@ import contextlib
 import ipaddress
 import logging
 import math
-import shutil
 import signal
 import socket
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -26,8 +24,7 @@ from ...transport.control import TO_LAUNCHER, ControlClosed, Exited, Kill, Tell,
 from ...transport.keys import KeyPair, ZapHandler, authenticated_number, listen_with
 from ..prepare.assignments import Host
 from .agent import Agent, LineError, configured, pieces, put, unpack
-from .engine import Engine, EngineError, HostLost
-from .forkserver import in_batches
+from .engine import Engine, EngineError, HostLost, in_batches
 
 _ARRIVAL_S = 60.0  # until agents are there: Ray starts a process, which starts a fork server
 _SILENCE_S = 30.0  # how long a host may take for the next piece of what it brings home
@@ -76,10 +73,8 @@ class _AgentAt:
     handle: Any  # Ray's, of the actor
     key: Any
     end: Any
-    pids: tuple[int, int] = (0, 0)  # of the agent and its fork server
-    ready: bool = False
-    lost: bool = False
-    cause: str = ""  # why it was lost
+    pids: Sequence[int] = ()  # of the agent and its fork server, once they are ready
+    lost: str = ""  # why, if it was
     home: dict[str, Any] | None = None  # what it said when it had brought everything home
     running: set[int] = field(default_factory=set)
     tallies: np.ndarray = field(default_factory=lambda: np.zeros((2, 2, 2), int))
@@ -108,7 +103,7 @@ class _AgentAt:
 
     def lose(self, cause: str) -> None:
         if not self.lost:
-            self.lost, self.cause = True, cause
+            self.lost = cause
             self.inbox.append(HostLost(self.host.name, sorted(self.running), cause))
             self.report_killed()
 
@@ -126,7 +121,7 @@ class RayEngine(Engine):
 
     def __init__(self, address: str):
         self._ray = ray = _joined(address)
-        self.sockets = Path(tempfile.mkdtemp(prefix="sheafgossip-"))
+        super().__init__()
         self._inbox: list[Any] = []  # what clients have said, and which hosts are lost
         self._folder: Path | None = None  # where files go that agents send; None: nowhere
         self._host_of: dict[int, _AgentAt] = {}
@@ -162,10 +157,10 @@ class RayEngine(Engine):
         return tuple(agent.host for agent in self._agents)
 
     def begin(self, folder: Path) -> None:
-        self._wait_until(lambda agent: agent.ready, _ARRIVAL_S)
-        if absent := [agent for agent in self._agents if not agent.ready]:
+        self._wait_until(lambda agent: agent.pids, _ARRIVAL_S)
+        if absent := [agent for agent in self._agents if not agent.pids]:
             names = ", ".join(agent.host.name for agent in absent)
-            causes = "; ".join(sorted({agent.cause for agent in absent}))
+            causes = "; ".join(sorted({agent.lost for agent in absent}))
             raise EngineError(
                 f"no agent on {names}: sheafgossip must be installed there, in the Python that Ray was started with, "
                 f"and be able to reach this machine; Ray's logs there tell more{f' ({causes})' if causes else ''}"
@@ -189,7 +184,7 @@ class RayEngine(Engine):
             agent.running |= {each.node for each in share}
             if agent.lost:
                 agent.report_killed()
-            for message in in_batches((each.to_json() for each in share), calibrate):
+            for message in in_batches(share, calibrate):
                 agent.send(message)
 
     def send(self, message: Tell | TellAll | Kill) -> None:
@@ -247,7 +242,7 @@ class RayEngine(Engine):
         self._line.close(0)
         self._context.term()
         self._ray.shutdown()
-        shutil.rmtree(self.sockets, ignore_errors=True)
+        super().__exit__()
 
     # -- the lines to the agents ---------------------------------------------------------------------------------------
 
@@ -283,10 +278,8 @@ class RayEngine(Engine):
         match message:
             case {"time": asked}:
                 agent.send({"asked": asked, "time": time.monotonic()})
-            case {"hello": True, "agent": own, "fork_server": fork_server}:
-                agent.pids = own, fork_server
-            case {"ready": True}:
-                agent.ready = True
+            case {"ready": pids}:
+                agent.pids = pids
             case {"file": name, "last": last}:
                 if self._folder is not None:
                     put(piece, self._folder, name, last=last)

@@ -8,7 +8,6 @@ import json
 import os
 import pdb
 import selectors
-import shutil
 import signal
 import socket
 import sys
@@ -33,15 +32,13 @@ from ...transport.limits import allow_open_files
 from ...transport.stopwatch import suspended
 from .. import ONE_THREAD, interrupts
 from .engine import Engine, EngineError
-from .forkserver import private_folder
 
 with contextlib.suppress(ImportError):
     import readline  # noqa: F401  (``input`` then edits its line, and remembers those before)
 
 _END_S = 1.0  # for threads told to end: they look at their line all the time, unless they compute or wait for a user
-_QUIT = None  # in place of a question: the user has left the debugger
-
-NOT_MEASURED = "clients are threads of the launcher: their memory and CPU time are not measured"
+_QUIT = b""  # in place of a question: the user has left the debugger
+_LONGEST = 1 << 10  # bytes of a question
 
 
 class ThreadsEngine(Engine):
@@ -54,7 +51,7 @@ class ThreadsEngine(Engine):
         if os.environ.get(FAILPOINTS):
             raise EngineError(f"--engine threads: {FAILPOINTS} kills processes; leave it out, or use local")
         allow_open_files()  # all clients' are this process's
-        self.sockets, self._lock = private_folder()
+        super().__init__()
         self._clients: dict[int, _Client] = {}
         self._mail: list[Any] = []
         self._console = _Console()
@@ -121,7 +118,8 @@ class ThreadsEngine(Engine):
             raise EngineError(f"a local step could not be timed: {traceback.format_exc().rstrip()}") from error
 
     def introductions(self) -> Iterator[Record]:
-        yield EventRecord(0.0, None, LAUNCHER, "engine", NOT_MEASURED)
+        text = "clients are threads of the launcher: their memory and CPU time are not measured"
+        yield EventRecord(0.0, None, LAUNCHER, "engine", text)
 
     def __exit__(self, *_: object) -> None:
         with interrupts.deferred():
@@ -132,8 +130,7 @@ class ThreadsEngine(Engine):
             for client in self._clients.values():
                 client.join(max(0.0, deadline - time.monotonic()))
             self._selector.close()
-            shutil.rmtree(self.sockets, ignore_errors=True)
-            os.close(self._lock)
+            super().__exit__()
 
 
 def _as_threads(assignments: Iterable[Assignment]) -> list[Assignment]:
@@ -178,9 +175,9 @@ class _Console:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self.one_at_a_time = threading.Lock()
-        self.asked, self._ask = socket.socketpair()
-        self._questions: SimpleQueue[str | None] = SimpleQueue()
-        self._answers: SimpleQueue[str | None] = SimpleQueue()
+        self.asked, self._ask = socket.socketpair(type=socket.SOCK_DGRAM)
+        self.asked.setblocking(False)
+        self._answers: SimpleQueue[str] = SimpleQueue()  # lines; an empty one: the run ends
         self.is_open = False
         self._before = pdb.set_trace, sys.stdout
         pdb.set_trace = self._stop_here
@@ -188,11 +185,11 @@ class _Console:
 
     def close(self) -> None:
         """Stops who has a question, or comes with one later."""
-        with self._guard:
+        with self._guard, contextlib.suppress(BlockingIOError):
             self.is_open = False
-            while not self._questions.empty():
-                if self._questions.get() is not _QUIT:
-                    self._answers.put(None)
+            while True:
+                if self.asked.recv(_LONGEST) != _QUIT:
+                    self._answers.put("")
 
     def leave(self) -> None:
         """For good."""
@@ -203,33 +200,29 @@ class _Console:
 
     def answer(self) -> None:
         """Raises KeyboardInterrupt when the user has left the debugger, or asked for the end of the run."""
-        self.asked.recv(1)
-        if self._questions.empty():  # its run has ended
-            return
-        if (question := self._questions.get()) is _QUIT:
+        question, line = self.asked.recv(_LONGEST), ""
+        if question == _QUIT:
             raise interrupts.Interrupted
-        answer = None
         try:
             with interrupts.heard_at_a_prompt():
-                answer = input(question) + "\n"
+                line = input(question.decode()) + "\n"
         except EOFError:
-            answer = ""
+            raise interrupts.Interrupted from None
         finally:
-            self._answers.put(answer)
+            self._answers.put(line)
 
-    def ask(self, question: str | None) -> str:
-        """Blocks until the main thread has read a line; empty at the end of the input. Raises Stopped; without a
-        question it does so at once, and the run ends as by Ctrl-C."""
+    def ask(self, question: bytes) -> str:
+        """Blocks until the main thread has read a line. Raises Stopped; with _QUIT at once, and the run ends as by
+        Ctrl-C."""
         with self._guard:
             if not self.is_open:
                 raise Stopped("the run ends")
-            self._questions.put(question)
-            self._ask.send(b"?")
-        if question is _QUIT:
+            self._ask.send(question)
+        if question == _QUIT:
             raise Stopped("the debugger was left")
-        if (answer := self._answers.get()) is None:
-            raise Stopped("the run ends")
-        return answer
+        if line := self._answers.get():
+            return line
+        raise Stopped("the run ends")
 
     def _stop_here(self, *, header: object = None, **options: Any) -> None:
         """In place of ``pdb.set_trace``, which ``breakpoint()`` calls."""
@@ -247,7 +240,7 @@ class _Debugger(pdb.Pdb):
         self.prompt = ""  # it is part of the question
 
     def readline(self) -> str:
-        return self._console.ask(f"(Pdb {threading.current_thread().name}) ")
+        return self._console.ask(f"(Pdb {threading.current_thread().name}) ".encode())
 
     def interaction(self, *about: Any) -> None:
         with self._console.one_at_a_time, suspended():

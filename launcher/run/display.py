@@ -85,11 +85,11 @@ class Display:
         self._news = ""
         with suppress(RunFolderError):
             snapshot = self.look(_ALL_S)
-            stays = self._style == "picture" and stay
-            if stays:
+            if self._style == "picture" and stay:
                 self._draw(snapshot)
-            self._clear(stay=stays)
-            if self._style == "lines" or (self._place.total > 1 and not stays):
+                self._live.transient = False
+            elif self._style == "lines" or self._place.total > 1:
+                self._clear()
                 self._write(snapshot)
         self._clear()
 
@@ -104,14 +104,14 @@ class Display:
 
         if self._live is None:
             console = new_console(stderr=True)
-            self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+            as_is = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
+            self._live = Live(console=console, transient=True, **as_is)
             self._live.start()
         width, height = self._live.console.size
         self._live.update(Plain(draw(snapshot, self._place, width, height, self._news)), refresh=True)
 
-    def _clear(self, *, stay: bool = False) -> None:
+    def _clear(self) -> None:
         if self._live is not None:
-            self._live.transient = not stay
             self._live.stop()
             self._live = None
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from ...metrics import lock
-from ...metrics.config_file import flat, parse, read_text
+from ...metrics.config_file import flat, parse, read_config
 from ...metrics.events import status_of
 from ...metrics.reader import open_records
 from ...metrics.records import LAUNCHER, EventRecord
@@ -65,11 +65,9 @@ def missing_of(runs: Sequence[PlannedRun], *, accept_diverged: bool = False) -> 
     them: runs are compared on the same ones. Raises as ``stage`` does."""
     missing = []
     for run, found in [(run, stage(run.config, run.folder)) for run in runs]:
-        if found != "finished" and not (accept_diverged and found == "begun" and has_diverged(run.folder)):
+        if found != "finished" and not (accept_diverged and has_diverged(run.folder)):
             begun = configuration(run.folder) if _is_measured(run.config) else None
-            rounds = (path.name.removeprefix("round-") for path in run.folder.glob("state/round-*"))
-            can_go_on = any(round.isdigit() and int(round) for round in rounds)
-            has_checkpoint = can_go_on and (run.folder / "config.toml").exists()
+            has_checkpoint = any(run.folder.glob("state/round-*[1-9]*")) and (run.folder / "config.toml").exists()
             missing.append(PlannedRun(begun or run.config, run.folder, has_checkpoint))
     return missing
 
@@ -192,12 +190,9 @@ def _value(value: object) -> str:
 
 def _read_config(folder: Path) -> RunConfig:
     """Raises RunFolderError, ConfigError."""
-    try:
-        return validate(parse(read_text(folder / "config.toml")))
-    except OSError as error:
-        raise RunFolderError(f"{folder}: config.toml cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise RunFolderError(f"{folder}: config.toml is not valid TOML: {error}") from None
+    if not (folder / "config.toml").exists():
+        raise RunFolderError(f"{folder}: has no config.toml")
+    return validate(read_config(folder))
 
 
 # -- taking a run up ---------------------------------------------------------------------------------------------------

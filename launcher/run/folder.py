@@ -31,7 +31,6 @@ _OWN = re.compile(  # all that a run writes; reports and the like are made later
     r"log/(node-\d{4,}|collector)\.log"
 )
 _FOLDERS = re.compile(r"shards|plan|log|sent|state|state/round-\d{6,}")
-_UNFINISHED = re.compile(r"(.*/)?(node|sent)-\d{4,}(\.\d+)?\.(safetensors\.)?part")
 
 
 class Claim:
@@ -100,7 +99,7 @@ def own_files(folder: Path) -> list[Path]:
 
 def unfinished_files(folder: Path) -> list[Path]:
     """What a run that was killed had begun to write."""
-    return [path for path in own_files(folder) if _UNFINISHED.fullmatch(path.relative_to(folder).as_posix())]
+    return [path for path in own_files(folder) if path.suffix == ".part"]
 
 
 def require_plain(folder: Path) -> None:

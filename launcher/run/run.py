@@ -137,8 +137,7 @@ class Clients:
     def __init__(self, prepared: Prepared, engine: Engine):
         self._prepared, self._engine = prepared, engine
         self.running: dict[int, Assignment] = {}  # {client: its present incarnation}
-        self.addresses: dict[int, str] = {}
-        self.keys: dict[int, str] = {}  # the public ones, of the present incarnations
+        self.places: dict[int, Place] = {}  # of those that can be met
         self.done: set[int] = set()
         self.batches: dict[int, int] = {}
         self.overhead: list[OverheadRecord] = []  # of the clients' control lines, and of the records they sent
@@ -162,7 +161,7 @@ class Clients:
         self._ended.update(node for node, left in enumerate(self._incarnations.left) if not left)
         self._engine.begin(prepared.folder)
         self._start(*here)
-        yield lambda: len(self.addresses) == len(here)
+        yield lambda: len(self.places) == len(here)
         for node in here:
             self._engine.send(Tell(node, control.Connect(self._present_neighbours(node))))
         yield lambda: len(self._ready) == len(here)
@@ -197,7 +196,7 @@ class Clients:
         match message:
             case FromClient(node, control.Bound(address, key)):
                 self._journal.collector.let_in(node, key)
-                self.addresses[node], self.keys[node] = address, key
+                self.places[node] = Place(node, address, self.running[node].incarnation.number, key)
                 if self._are_learning:
                     self._introduce(node)
             case FromClient(node, control.Ready()):
@@ -235,7 +234,7 @@ class Clients:
         assignment = self.running.pop(node)
         incarnation = assignment.incarnation
         self.waits.over(node)
-        self.addresses.pop(node, None)
+        self.places.pop(node, None)
         self._ready.discard(node)
         survives = self._prepared.config.time.deaths == "continue"
         if node in self._leaving and not self._are_exiting and incarnation.ending != "finish":
@@ -262,7 +261,7 @@ class Clients:
         for dead in self._dead & {peer.node for peer in assignment.neighbours}:
             self._engine.send(Tell(node, control.NeighbourDied(dead)))
         self._engine.send(Tell(node, control.Connect(self._present_neighbours(node))))
-        self._tell_neighbours(node, control.NeighbourCame(self._place(node), assignment.incarnation.first_round))
+        self._tell_neighbours(node, control.NeighbourCame(self.places[node], assignment.incarnation.first_round))
         planned = self._incarnations.of(assignment)
         self._journal.planned_event(*beginning(planned), node, planned.start_s)
 
@@ -278,10 +277,7 @@ class Clients:
 
     def _present_neighbours(self, node: int) -> list[Place]:
         peers = self._prepared.assignments[node].neighbours
-        return [self._place(peer.node) for peer in peers if peer.node in self.addresses]
-
-    def _place(self, node: int) -> Place:
-        return Place(node, self.addresses[node], self.running[node].incarnation.number, self.keys[node])
+        return [self.places[peer.node] for peer in peers if peer.node in self.places]
 
     def _let_return(self, node: int, since_s: float) -> None:
         """On the wall clock the pause from ``since_s`` really passes; on the virtual one it is part of the plan."""

@@ -28,6 +28,7 @@ from sheafgossip.launcher.prepare.preparation import prepare_run
 from sheafgossip.launcher.processes.engine import LocalEngine
 from sheafgossip.launcher.run.run import Run
 from sheafgossip.metrics.records import COLLECTOR, EventRecord, pack_batch, pack_end
+from sheafgossip.transport.control import Place
 from sheafgossip.transport.keys import KeyPair, dial_with
 
 ROUNDS = 300
@@ -85,25 +86,25 @@ def attack(run: Run, over: threading.Event) -> None:
         sockets: list[zmq.Socket] = []
         messages = [[pack_batch(0, 0, [EventRecord(0.0, None, 0, "forged", "")])], [pack_end({})]]
         while not over.wait(0.002):
-            if not sockets and run.clients.addresses:
+            if not sockets and run.clients.places:
                 deployment = run.prepared.assignments[0].deployment
                 sockets += forgers(context, zmq.PUSH, deployment.records, deployment.records_key, messages)
-            for node, address in tuple(run.clients.addresses.items()):
-                if node not in met:
-                    met.add(node)
-                    sockets += forgers_at_a_client(context, run, node, address)
-                with contextlib.suppress(OSError), dial(address) as connection:
+            for place in tuple(run.clients.places.values()):
+                if place.node not in met:
+                    met.add(place.node)
+                    sockets += forgers_at_a_client(context, run, place)
+                with contextlib.suppress(OSError), dial(place.address) as connection:
                     connection.sendall(os.urandom(300))
         for forger in sockets:
             forger.close()
 
 
-def forgers_at_a_client(context: zmq.Context, run: Run, node: int, address: str) -> Iterator[zmq.Socket]:
-    assignment, poison = run.prepared.assignments[node], np.full(650, 1e6, np.float32).tobytes()
+def forgers_at_a_client(context: zmq.Context, run: Run, place: Place) -> Iterator[zmq.Socket]:
+    assignment, poison = run.prepared.assignments[place.node], np.full(650, 1e6, np.float32).tobytes()
     for peer in assignment.neighbours:
-        headers = [[1, assignment.run.number, peer.node, node, round, 0, [[0, 650]]] for round in range(1, ROUNDS + 1)]
-        messages = [[msgpack.packb(header), poison] for header in headers]
-        yield from forgers(context, zmq.DEALER, address, run.clients.keys[node], messages, b"node-%04d" % peer.node)
+        header = [1, assignment.run.number, peer.node, place.node]
+        messages = [[msgpack.packb([*header, round, 0, [[0, 650]]]), poison] for round in range(1, ROUNDS + 1)]
+        yield from forgers(context, zmq.DEALER, place.address, place.key, messages, b"node-%04d" % peer.node)
 
 
 def forgers(
@@ -143,7 +144,7 @@ def test_keys_and_where_records_go_change_nothing(run, quiet, engine):
 
 
 def until_all_are_there(run: Run) -> None:
-    until(lambda: len(run.clients.addresses) == 5, seconds=60)
+    until(lambda: len(run.clients.places) == 5, seconds=60)
 
 
 def test_a_collector_that_stands_still_holds_up_no_one_and_gets_everything_later(run):

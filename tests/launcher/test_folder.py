@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError
-from sheafgossip.launcher.processes.forkserver import private_folder
+from sheafgossip.launcher.processes.engine import private_folder
 from sheafgossip.launcher.run import folder
 from sheafgossip.launcher.run.folder import Claim, own_files, require_plain, unfinished_files
 from sheafgossip.launcher.studies.folders import new_folder
@@ -130,7 +130,7 @@ def test_a_folder_that_another_works_in_is_not_taken_nor_one_that_a_link_promise
 
 # -- of a run's sockets ------------------------------------------------------------------------------------------------
 
-MAKE = "from sheafgossip.launcher.processes.forkserver import private_folder\nprint(private_folder()[0], flush=True)\n"
+MAKE = "from sheafgossip.launcher.processes.engine import private_folder\nprint(private_folder()[0], flush=True)\n"
 
 
 def test_what_killed_processes_have_left_goes_when_the_next_run_starts(tmp_path, monkeypatch):
