@@ -101,6 +101,7 @@ class Assignment:
     measuring: Measuring = Measuring()
     time: Time = Time()
     incarnation: AssignedIncarnation = AssignedIncarnation()
+    timed_steps: int = 0  # instead of taking part, its process only times so many local steps
 
     @property
     def clock(self) -> Literal["none", "wall", "virtual"]:

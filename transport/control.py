@@ -101,10 +101,7 @@ class StepTimed(ControlMessage):
 
 
 class Fork(ControlMessage):
-    """Fork a client for each assignment, or, with ``calibrate``, a process that times so many of its local steps."""
-
-    assignments: Sequence[dict[str, Any]]
-    calibrate: int = 0
+    assignments: Sequence[dict[str, Any]]  # a client for each
 
 
 class Tell(ControlMessage):

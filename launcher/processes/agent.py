@@ -58,18 +58,15 @@ def unpack(frames: list[bytes], words: control.Words) -> tuple[Any, bytes]:
     raise LineError("no JSON object")
 
 
-def pieces(path: Path, name: str) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """A file as messages of the line with a piece each; ``name`` is its path in the run's folder."""
+def pieces(path: Path) -> Iterator[bytes]:
+    """A file's pieces, one a message; an empty one comes last."""
     with path.open("rb") as file:
-        piece, last = file.read(_PIECE_BYTES), False
-        while not last:
-            following = file.read(_PIECE_BYTES)
-            last = not following
-            yield {"file": name, "last": last}, piece
-            piece = following
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
+    yield b""
 
 
-def put(piece: bytes, folder: Path, name: str, *, last: bool) -> None:
+def put(piece: bytes, folder: Path, name: str) -> None:
     """Puts a file of a run together in the run's folder; it is there whole or not at all. Raises LineError for a file
     that is none of a run's."""
     if not isinstance(name, str) or _ALLOWED.fullmatch(name) is None or len(piece) > _PIECE_BYTES:
@@ -79,7 +76,7 @@ def put(piece: bytes, folder: Path, name: str, *, last: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with unfinished.open("ab") as file:
         file.write(piece)
-    if last:
+    if not piece:
         unfinished.replace(path)
 
 
@@ -146,9 +143,8 @@ class Agent:
                     met, away_since = True, None
                 elif met and away_since is None:
                     away_since = time.monotonic()
-            while self._server.wait(0):
-                for said in self._server.receive():
-                    self._say(said)
+            for said in self._server.receive(0.0):
+                self._say(said)
             while self._line.poll(0):
                 message, piece = unpack(self._line.recv_multipart(), control.FROM_LAUNCHER)
                 if message == {"end": True}:
@@ -178,8 +174,8 @@ class Agent:
                 (self._folder / "log").mkdir(parents=True, mode=0o700)
                 self._sent.clear()
                 server.tallies()
-            case {"file": name, "last": last} if self._folder:
-                put(piece, self._folder, name, last=last)
+            case {"file": name} if self._folder:
+                put(piece, self._folder, name)
                 if name.startswith(("state/", "sent/")):  # the launcher has it already
                     self._sent.add(self._folder / name)
             case Fork(assignments) if self._folder:
@@ -204,5 +200,5 @@ class Agent:
         there = {path for pattern in patterns for path in self._folder.glob(pattern)}
         for path in sorted(there - self._sent):
             self._sent.add(path)
-            for message, piece in pieces(path, path.relative_to(self._folder).as_posix()):
-                self._say(message, piece)
+            for piece in pieces(path):
+                self._say({"file": path.relative_to(self._folder).as_posix()}, piece)

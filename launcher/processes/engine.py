@@ -11,7 +11,7 @@ import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -79,33 +79,29 @@ class Engine(ABC):
         """A run in this folder. Raises EngineError."""
 
     @abstractmethod
-    def fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
-        """Starts these clients, each on its host; with ``calibrate``, what only times so many local steps of theirs."""
+    def fork(self, assignments: Iterable[Assignment]) -> None:
+        """Starts these clients, each on its host."""
 
     @abstractmethod
     def send(self, message: Tell | TellAll | Kill) -> None: ...
 
     @abstractmethod
-    def wait(self, seconds: float) -> bool:
-        """Until there is something to receive, or for so long; whether there is."""
-
-    @abstractmethod
-    def receive(self) -> list[Any]:
-        """What has come, perhaps nothing; to be called when ``wait`` says so."""
+    def receive(self, seconds: float) -> list[Any]:
+        """Waits for messages, so long at most; there may be none."""
 
     def time_a_step(self, assignment: Assignment, steps: int) -> float:
         """Seconds that a local step of a client takes, measured in a process like the client's. Raises EngineError."""
         self.begin(assignment.run.folder)
-        self.fork([assignment], calibrate=steps)
+        self.fork([replace(assignment, timed_steps=steps)])
         answer: float | None = None
         cause = f"see {assignment.log}"
         while True:
-            for message in self.receive() if self.wait(1.0) else ():
+            for message in self.receive(1.0):
                 match message:
                     case FromClient(_, StepTimed(seconds)):
                         answer = seconds
                     case FromClient(_, Failed(text)):
-                        cause = text
+                        cause = text.rstrip().splitlines()[-1]
                     case Exited():
                         if answer is None:
                             raise EngineError(f"a local step could not be timed: {cause}")
@@ -158,18 +154,15 @@ class LocalEngine(Engine):
         self.pid, self.control = self._process.pid, Control(ours, TO_LAUNCHER, attentive=True)
         self._before = np.zeros((2, 2), int)
 
-    def fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
-        for message in in_batches(assignments, calibrate):
+    def fork(self, assignments: Iterable[Assignment]) -> None:
+        for message in in_batches(assignments):
             self.send(message)
 
     def send(self, message: object) -> None:
         self.control.send(message)
 
-    def wait(self, seconds: float) -> bool:
-        return self.control.wait(seconds)
-
-    def receive(self) -> list[Any]:
-        return self.control.receive_some()
+    def receive(self, seconds: float) -> list[Any]:
+        return self.control.receive_some() if self.control.wait(seconds) else []
 
     def introductions(self) -> Iterator[Record]:
         yield NodeRecord(FORK_SERVER, "fork server", "", 0, 0, 0, 0, socket.gethostname(), self.pid, "")
@@ -195,10 +188,10 @@ class LocalEngine(Engine):
             super().__exit__()
 
 
-def in_batches(assignments: Iterable[Assignment], calibrate: int) -> Iterator[Fork]:
+def in_batches(assignments: Iterable[Assignment]) -> Iterator[Fork]:
     waiting = iter(assignments)
     while batch := list(itertools.islice(waiting, CONSTANTS.forked_at_once)):
-        yield Fork([assignment.to_json() for assignment in batch], calibrate)
+        yield Fork([assignment.to_json() for assignment in batch])
 
 
 def stop(process: subprocess.Popen, grace_s: float) -> None:

@@ -58,8 +58,8 @@ class _Server:
     def _obey_launcher(self) -> None:
         for message in self._launcher.receive_some():
             match message:
-                case Fork(assignments, calibrate):
-                    self._fork(assignments, calibrate)
+                case Fork(assignments):
+                    self._fork(assignments)
                 case Tell(_, words) | TellAll(words):
                     for node in [message.node] if isinstance(message, Tell) else self._clients:
                         if node in self._clients:
@@ -68,7 +68,7 @@ class _Server:
                 case Kill():
                     self._kill()
 
-    def _fork(self, assignments: Iterable[dict[str, Any]], calibrate: int) -> None:
+    def _fork(self, assignments: Iterable[dict[str, Any]]) -> None:
         """Makes a client of each. What this process writes to between two forks, the older client no longer shares: so
         all that can be done beforehand is, the forks come one right after the other, and the accounts after them all.
         """
@@ -84,7 +84,7 @@ class _Server:
             for part, (_, theirs) in zip(parts, lines, strict=True):
                 pid = _fork()
                 if pid == 0:
-                    _become_client(part, theirs, self._pid, calibrate)
+                    _become_client(part, theirs, self._pid)
                 pids.append(pid)
         except OSError as error:  # what is to be done about the others is the launcher's to say
             text = f"no process could be made for it: {error.strerror}"
@@ -156,8 +156,8 @@ def _fork() -> int:
     return pid
 
 
-def _become_client(assignment: Assignment, line: socket.socket, server: int, calibrate: int) -> None:
-    """Turns the forked copy of the server into a client, or into one that only times its steps; never returns."""
+def _become_client(assignment: Assignment, line: socket.socket, server: int) -> None:
+    """Turns the forked copy of the server into a client; never returns."""
     status = 1
     this_is(name_of(assignment.node))
     try:
@@ -172,14 +172,9 @@ def _become_client(assignment: Assignment, line: socket.socket, server: int, cal
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # above all the other clients' lines
         launcher = Control(socket.socket(fileno=own), control.FROM_LAUNCHER)
         failpoint("born")
-        from ...node.model.learner import time_of_a_step
         from ...node.process.main import live
 
-        if calibrate:
-            launcher.send(control.StepTimed(time_of_a_step(assignment, calibrate)))
-            status = 0
-        else:
-            status = live(assignment, launcher)
+        status = live(assignment, launcher)
         sys.stdout.flush()
         sys.stderr.flush()
         if status < 0:  # its part was to crash

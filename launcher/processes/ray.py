@@ -20,7 +20,7 @@ from ...metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord
 from ...node.algorithms import INPUT_FILES
 from ...node.assignment import Assignment
 from ...topology.errors import install
-from ...transport.control import TO_LAUNCHER, ControlClosed, Exited, Kill, Tell, TellAll, encode
+from ...transport.control import TO_LAUNCHER, Exited, Kill, Tell, TellAll, encode
 from ...transport.keys import KeyPair, ZapHandler, authenticated_number, listen_with
 from ..prepare.assignments import Host
 from .agent import Agent, LineError, configured, pieces, put, unpack
@@ -171,35 +171,30 @@ class RayEngine(Engine):
             agent.home = None
             agent.send({"run": self._run})
 
-    def fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
+    def fork(self, assignments: Iterable[Assignment]) -> None:
         shares: dict[int, list[Assignment]] = {}
         for assignment in assignments:
             shares.setdefault(assignment.deployment.host, []).append(assignment)
         for index, share in sorted(shares.items()):
             agent = self._agents[index]
             for path, name in chain.from_iterable(map(_files_of, share)):
-                for piece in pieces(path, name):
-                    agent.send(*piece)
+                for piece in pieces(path):
+                    agent.send({"file": name}, piece)
             self._host_of |= dict.fromkeys([each.node for each in share], agent)
             agent.running |= {each.node for each in share}
             if agent.lost:
                 agent.report_killed()
-            for message in in_batches(share, calibrate):
+            for message in in_batches(share):
                 agent.send(message)
 
     def send(self, message: Tell | TellAll | Kill) -> None:
         for agent in [self._host_of[message.node]] if isinstance(message, Tell) else self._agents:
             agent.send(message)
 
-    def wait(self, seconds: float) -> bool:
+    def receive(self, seconds: float) -> list[Any]:
         deadline = time.monotonic() + seconds
         while not self._inbox and (left := deadline - time.monotonic()) > 0:
             self._listen(left)
-        return bool(self._inbox)
-
-    def receive(self) -> list[Any]:
-        if not self._inbox and all(agent.lost for agent in self._agents):
-            raise ControlClosed
         messages = self._inbox.copy()
         self._inbox.clear()
         return messages
@@ -280,9 +275,9 @@ class RayEngine(Engine):
                 agent.send({"asked": asked, "time": time.monotonic()})
             case {"ready": pids}:
                 agent.pids = pids
-            case {"file": name, "last": last}:
+            case {"file": name}:
                 if self._folder is not None:
-                    put(piece, self._folder, name, last=last)
+                    put(piece, self._folder, name)
             case {"home": True}:
                 agent.home = message
             case Exited(node):
@@ -297,10 +292,9 @@ class RayEngine(Engine):
         awaited = {agent.key: agent for agent in self._agents if agent.key is not None and not agent.lost}
         for promise in self._kept(awaited):
             awaited[promise].key = None
+            more = any(agent.key is not None for agent in self._agents)
             with contextlib.suppress(Exception):  # an agent that could not even start: its end tells why
-                self._authenticator.learn({awaited[promise].index: self._ray.get(promise)}, more=True)
-        if awaited and all(agent.key is None for agent in self._agents):
-            self._authenticator.learn({}, more=False)
+                self._authenticator.learn({awaited[promise].index: self._ray.get(promise)}, more=more)
         watched = {agent.end: agent for agent in self._agents if not agent.lost}
         for end in self._kept(watched):
             try:

@@ -22,7 +22,6 @@ from typing import Any
 from ...metrics.records import LAUNCHER, EventRecord, Record
 from ...node.algorithms import libraries_for
 from ...node.assignment import Assignment
-from ...node.model.learner import time_of_a_step
 from ...node.process.main import live
 from ...transport import control
 from ...transport.control import Control, ControlClosed, Exited, Failed, FromClient, Kill, Stop, Tell, TellAll
@@ -61,7 +60,7 @@ class ThreadsEngine(Engine):
     def begin(self, folder: object) -> None:
         self._console.is_open = True
 
-    def fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
+    def fork(self, assignments: Iterable[Assignment]) -> None:
         parts = _as_threads(assignments)
         for place, part in enumerate(parts):
             try:
@@ -86,7 +85,7 @@ class ThreadsEngine(Engine):
                 with contextlib.suppress(ControlClosed):  # it has just ended
                     self._clients[node].line.send(message.message)
 
-    def wait(self, seconds: float) -> bool:
+    def receive(self, seconds: float) -> list[Any]:
         for key, _ in self._selector.select(0 if self._mail else seconds):
             if key.data is None:
                 self._console.answer()
@@ -95,9 +94,6 @@ class ThreadsEngine(Engine):
                 self._mail += (FromClient(key.data, said) for said in self._clients[key.data].line.receive_some())
             except ControlClosed:
                 self._mail.append(self._part_with(key.data))
-        return bool(self._mail)
-
-    def receive(self) -> list[Any]:
         messages, self._mail = self._mail, []
         return messages
 
@@ -109,13 +105,6 @@ class ThreadsEngine(Engine):
             client.join()  # it has closed its line, as the last thing that it does
             status = client.status
         return Exited(node, status, astuple(client.line.sent), astuple(client.line.received), parent=LAUNCHER)
-
-    def time_a_step(self, assignment: Assignment, steps: int) -> float:
-        (part,) = _as_threads([assignment])
-        try:
-            return time_of_a_step(part, steps)
-        except Exception as error:
-            raise EngineError(f"a local step could not be timed: {traceback.format_exc().rstrip()}") from error
 
     def introductions(self) -> Iterator[Record]:
         text = "clients are threads of the launcher: their memory and CPU time are not measured"

@@ -124,9 +124,8 @@ class Waits:
     def _circle(self) -> News:
         """Returns those that wait themselves, and have not sent what the one before waits for."""
         owing = {}
-        for node in sorted(self._waits):
-            wanted = self._waits[node].wanted
-            owing[node] = sorted(other for other, *message in wanted if self._has_not_sent(other, node, *message))
+        for node, wait in sorted(self._waits.items()):
+            owing[node] = sorted(other for other, *message in wait.wanted if self._has_not_sent(other, node, *message))
         try:
             TopologicalSorter(owing).prepare()
         except CycleError as error:
@@ -144,18 +143,16 @@ class Waits:
         return wait.round < round or (wait.round == round and dict(wait.sent).get(to, 0) <= phase)
 
     def _for_one_of(self, done: Set[int]) -> News:
-        for node in sorted(self._waits):
-            wait = self._waits[node]
+        for node, wait in sorted(self._waits.items()):
             for whom in done & {whom for whom, *_ in wait.wanted}:
-                text = f"waits for {self._name(whom)} in round {wait.round}, which has completed all its rounds"
-                return node, text
+                return node, f"waits for {self._name(whom)} in round {wait.round}, which has completed all its rounds"
         return None
 
     def _at_work(self, seconds: float) -> News:
         """Tells for whom most wait, among those who wait for nobody."""
         waiting = defaultdict[int, list[tuple[int, int]]](list)
-        for node in sorted(self._waits):
-            for whom, round, _ in self._waits[node].wanted:
+        for node, wait in sorted(self._waits.items()):
+            for whom, round, _ in wait.wanted:
                 if whom not in self._waits:
                     waiting[whom].append((node, round))
         if not waiting:

@@ -125,10 +125,10 @@ class Run:
 
     def _listen_once(self, seconds: float) -> bool:
         """Waits for messages of the engine and acts on them; False when none came."""
-        if came := self._engine.wait(seconds):
-            for message in self._engine.receive():
-                self.clients.take(message)
-        return came
+        came = self._engine.receive(seconds)
+        for message in came:
+            self.clients.take(message)
+        return bool(came)
 
 
 class Clients:

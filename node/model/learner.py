@@ -220,15 +220,15 @@ class Learner:
         return self.theta.nbytes * (1 if self._velocity is None else 2)
 
 
-def time_of_a_step(assignment: Assignment, steps: int) -> float:
-    """Seconds on this machine: the median over some rounds of local work, of so many steps each, after a warm-up."""
+def time_of_a_step(assignment: Assignment) -> float:
+    """Seconds on this machine: the median over some rounds of local work, of ``timed_steps`` each, after a warm-up."""
     learner, rounds = Learner(assignment), list[float]()
     learner.learn()
     while len(rounds) < 3 or sum(rounds) < 0.3:
         start = time.perf_counter()
         learner.learn()
         rounds.append(time.perf_counter() - start)
-    return float(np.median(rounds)) / steps
+    return float(np.median(rounds)) / assignment.timed_steps
 
 
 def _aligned(size: int, dtype: np.dtype) -> np.ndarray:

@@ -19,6 +19,7 @@ from safetensors import safe_open
 
 from ...metrics.recorder import Recorder
 from ...transport import array_file
+from ...transport import control as messages
 from ...transport.channel import Channels
 from ...transport.clock import Clock, Rules
 from ...transport.clock_planned import PlannedClock
@@ -36,7 +37,7 @@ from ...transport.stopwatch import Stopwatch
 from ..algorithms import algorithm_of, links_of
 from ..assignment import Assignment
 from ..client import Client
-from ..model.learner import Learner
+from ..model.learner import Learner, time_of_a_step
 from .reporting import Figures, Reporter
 
 _Message = TypeVar("_Message")
@@ -57,7 +58,10 @@ def live(assignment: Assignment, control: Control) -> int:
         opened = os.fdopen(os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "w")
     with opened as log:
         try:
-            _ClientProcess(assignment, control, log).live()
+            if assignment.timed_steps:
+                control.send(messages.StepTimed(time_of_a_step(assignment)))
+            else:
+                _ClientProcess(assignment, control, log).live()
         except (Stopped, ControlClosed) as end:
             print(f"stopped: {end or 'the launcher is gone'}", file=log, flush=True)
             return 0
