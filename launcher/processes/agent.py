@@ -116,7 +116,8 @@ class Agent:
         self._folder: Path | None = None  # of the present run
         self._sent: set[Path] = set()
         try:
-            with LocalEngine() as self._server, _removed_at_the_end(self._server.sockets):
+            self._server = LocalEngine()
+            with self._server, _removed_at_the_end(self._server.sockets):
                 return self._serve(monitor)
         except ControlClosed:
             return "its fork server has ended"
@@ -169,9 +170,9 @@ class Agent:
                     self._say({"time": time.monotonic()})
                 else:
                     self._say({"ready": [os.getpid(), server.pid]})
-            case {"run": number}:
-                self._folder = server.sockets / f"run-{number}"
-                (self._folder / "log").mkdir(parents=True, mode=0o700)
+            case {"run": True}:
+                self._folder = server.folder_for_run()
+                (self._folder / "log").mkdir()
                 self._sent.clear()
                 server.tallies()
             case {"file": name} if self._folder:

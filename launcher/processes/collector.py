@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import psutil
 import zmq
@@ -29,7 +29,7 @@ _COLLECTOR = ("-m", "sheafgossip.metrics.collector")
 _NOWHERE = "tcp://127.0.0.1:1"  # where a collector is that could not listen: the run ends as soon as it looks after it
 
 
-class CollectorProcess:
+class CollectorProcess(AbstractContextManager["CollectorProcess"]):
     """A context manager: leaving it ends the collector in any case. ``lock`` is a descriptor for it to hold, too."""
 
     def __init__(self, prepared: Prepared, lock: int | None = None):
@@ -125,9 +125,6 @@ class CollectorProcess:
             return None
         why = why or f"the collector ended early, see {self.log}"
         return f"{self.stored():,} of {total:,} batches are stored; {why}"
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self.alive:

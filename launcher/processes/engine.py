@@ -9,11 +9,11 @@ import stat
 import subprocess
 import sys
 import tempfile
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import psutil
@@ -35,7 +35,7 @@ _PREFIX = "sheafgossip-"
 
 
 class EngineError(UserError):
-    """Why an engine cannot be used; one line for the user."""
+    """Why an engine cannot be used, or its run cannot go on; one line for the user."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class HostLost:
     cause: str
 
 
-class Engine(ABC):
+class Engine(contextlib.AbstractContextManager["Engine"]):
     """One launcher, one or several hosts with a fork server each. Leaving it as a context ends every process that it
     has started. Messages from clients and about them are those of the fork server, FromClient and Exited; an engine of
     several hosts adds the number of the client's fork server as ``parent``, and tells HostLost. Every method that talks
@@ -66,7 +66,7 @@ class Engine(ABC):
             raise EngineError(f"no folder for sockets can be made: {error.strerror or error}") from error
 
     def folder_for_run(self) -> Path:
-        """A private folder for a run's Unix sockets, made in ``sockets``."""
+        """A private folder for a run, made in ``sockets``."""
         folder = self.sockets / str(self._runs)
         self._runs += 1
         folder.mkdir(mode=0o700)
@@ -75,8 +75,8 @@ class Engine(ABC):
     def hosts(self) -> tuple[Host, ...]:
         return (Host(socket.gethostname(), cores=os.cpu_count() or 1),)
 
-    def begin(self, folder: Path) -> None:  # noqa: B027  (nothing to do where there is one host)
-        """A run in this folder. Raises EngineError."""
+    def begin(self, folder: Path) -> None:
+        """A run in this folder is next, which an engine of one host need not know. Raises EngineError."""
 
     @abstractmethod
     def fork(self, assignments: Iterable[Assignment]) -> None:
@@ -122,9 +122,6 @@ class Engine(ABC):
     def overhead(self) -> Iterator[Record]:
         """What has gone between the launcher and the engine's processes since the last call."""
         yield from ()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.sockets, ignore_errors=True)  # where a fork server has not

@@ -51,16 +51,6 @@ def _joined(address: str) -> Any:
     return ray
 
 
-def _hosts_of(nodes: list[dict[str, Any]], *, alone: bool) -> Iterator[Host]:
-    """``alone``: all of them are this machine, which nobody else needs to reach."""
-    for node in nodes:
-        name, resources = node["NodeManagerHostname"], node["Resources"]
-        alike = [each["NodeID"] for each in nodes if each["NodeManagerHostname"] == name]
-        unique = name if len(alike) == 1 else f"{name}-{alike.index(node['NodeID']) + 1}"
-        address = "127.0.0.1" if alone else node["NodeManagerAddress"]
-        yield Host(unique, address, resources.get("CPU", 0.0), resources.get("memory", 0.0))
-
-
 @dataclass
 class _AgentAt:
     """The line to the agent of a host, and what is known of it. ``key`` and ``end`` are Ray's promises: of its public
@@ -125,16 +115,16 @@ class RayEngine(Engine):
         self._inbox: list[Any] = []  # what clients have said, and which hosts are lost
         self._folder: Path | None = None  # where files go that agents send; None: nowhere
         self._host_of: dict[int, _AgentAt] = {}
-        self._run = 0
         self._look_due = 0.0
         nodes = sorted(
             (node for node in ray.nodes() if node["Alive"]),
             key=lambda node: (ipaddress.ip_address(node["NodeManagerAddress"]), node["NodeManagerPort"]),
         )
         own, keys = ray.util.get_node_ip_address(), KeyPair.make()
-        alone = all(node["NodeManagerAddress"] == own for node in nodes)
-        address = "127.0.0.1" if alone else own
-        self.records_at = f"tcp://{address}:*"
+        addresses = [node["NodeManagerAddress"] for node in nodes]
+        if set(addresses) == {own}:  # all of them are this machine, which nobody else needs to reach
+            own, *addresses = ["127.0.0.1"] * (1 + len(nodes))
+        self.records_at = f"tcp://{own}:*"
         self._context = zmq.Context()
         self._line = configured(self._context.socket(zmq.ROUTER))
         self._authenticator = ZapHandler(self._context, {}, more=True)
@@ -147,7 +137,10 @@ class RayEngine(Engine):
         self._line.bind(self.records_at)
         line = self._line.getsockopt_string(zmq.LAST_ENDPOINT)
         remote, self._agents = ray.remote(num_cpus=0, max_restarts=0)(Agent), list[_AgentAt]()
-        for index, (node, host) in enumerate(zip(nodes, _hosts_of(nodes, alone=alone), strict=True)):
+        names = [node["NodeManagerHostname"] for node in nodes]
+        for index, (node, address, name) in enumerate(zip(nodes, addresses, names, strict=True)):
+            unique = name if names.count(name) == 1 else f"{name}-{names[: index + 1].count(name)}"
+            host = Host(unique, address, node["Resources"].get("CPU", 0.0), node["Resources"].get("memory", 0.0))
             there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             handle = remote.options(scheduling_strategy=there).remote()
             key, end = handle.make_keys.remote(), handle.serve.remote(index, line, keys.public)
@@ -166,10 +159,9 @@ class RayEngine(Engine):
                 f"and be able to reach this machine; Ray's logs there tell more{f' ({causes})' if causes else ''}"
             )
         self._folder = folder
-        self._run += 1
         for agent in self._agents:
             agent.home = None
-            agent.send({"run": self._run})
+            agent.send({"run": True})
 
     def fork(self, assignments: Iterable[Assignment]) -> None:
         shares: dict[int, list[Assignment]] = {}

@@ -61,7 +61,13 @@ class ThreadsEngine(Engine):
         self._console.is_open = True
 
     def fork(self, assignments: Iterable[Assignment]) -> None:
-        parts = _as_threads(assignments)
+        """They get their parts as they would have travelled to processes, with what these need loaded."""
+        parts = []
+        for each in assignments:
+            message = replace(each, deployment=replace(each.deployment, shares_process=True)).to_json()
+            parts.append(Assignment.from_json(json.loads(json.dumps(message))))
+        for library in libraries_for(parts):
+            importlib.import_module(library)
         for place, part in enumerate(parts):
             try:
                 client = _Client(part)
@@ -120,17 +126,6 @@ class ThreadsEngine(Engine):
                 client.join(max(0.0, deadline - time.monotonic()))
             self._selector.close()
             super().__exit__()
-
-
-def _as_threads(assignments: Iterable[Assignment]) -> list[Assignment]:
-    """As they would have travelled to processes, with what these need loaded."""
-    parts = []
-    for each in assignments:
-        message = replace(each, deployment=replace(each.deployment, shares_process=True)).to_json()
-        parts.append(Assignment.from_json(json.loads(json.dumps(message))))
-    for library in libraries_for(parts):
-        importlib.import_module(library)
-    return parts
 
 
 class _Client(threading.Thread):

@@ -7,27 +7,28 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from ...metrics.events import Event
 from ...metrics.store import RunFolderError
 from ...metrics.text import Plain, new_console, plain
 from ...metrics.watch.screen import Place, draw, line
 from ...metrics.watch.snapshot import Follower, Snapshot
+from ...node.settings import Training
 from ..config.data import DataSection
-from ..config.sections import RunConfig, without_effect
+from ..config.sections import without_effect
 from ..data.pool import some
 from ..data.shards import DataSummary
 from ..prepare.prepared import Prepared
 from .folder import relative
 
-_EVERY_S = {"picture": 0.4, "lines": 10.0}
+_EVERY_S = {"picture": 0.4, "lines": 10.0, "silent": math.inf}
 _SOME_S, _MORE_S, _ALL_S = 0.01, 0.1, 60.0
 
 
-class Display:
+class Display(AbstractContextManager["Display"]):
     """Call it often: it looks at the records only when something is to be shown, and never for long. Leaving it as a
     context gives the terminal back as it was, whatever happened."""
 
@@ -48,15 +49,14 @@ class Display:
         """From here on it shows the run in ``folder``, the one at ``place``; ``anew`` as in Follower."""
         self._follower, self._place = Follower(folder, anew=anew), place
         self._told.clear()
-        self._due = time.monotonic() + (_EVERY_S["lines"] if self._style == "lines" else 0.0)
+        self._due = time.monotonic() + (0.0 if self._style == "picture" else _EVERY_S[self._style])
 
     def __call__(self, news: str = "") -> None:
         """``news``: what the run is busy with, other than its rounds."""
         self._news = news
-        if self._style == "silent" or time.monotonic() < self._due:
-            return
-        with suppress(RunFolderError):  # not being able to look is no reason to end a run; the next may be luckier
-            self.show(self.look(_MORE_S if self._behind else _SOME_S))
+        if time.monotonic() >= self._due:
+            with suppress(RunFolderError):  # not being able to look is no reason to end a run; the next may be luckier
+                self.show(self.look(_MORE_S if self._behind else _SOME_S))
 
     def tell(self, text: str) -> None:
         """A line that stays, above what is shown of the run that begins."""
@@ -65,11 +65,9 @@ class Display:
 
     def show(self, snapshot: Snapshot, *, at_once: bool = False) -> None:
         """If it is time to, or ``at_once``."""
-        now = time.monotonic()
-        if self._style == "silent" or (now < self._due and not at_once):
-            return
-        self._due = now + _EVERY_S[self._style]
-        (self._draw if self._style == "picture" else self._write)(snapshot)
+        if at_once or time.monotonic() >= self._due:
+            self._due = time.monotonic() + _EVERY_S[self._style]
+            (self._draw if self._style == "picture" else self._write)(snapshot)
 
     def look(self, seconds: float = _SOME_S) -> Snapshot:
         """Takes about so many seconds of CPU time. Raises RunFolderError."""
@@ -93,9 +91,6 @@ class Display:
                 self._write(snapshot)
         self._clear()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._clear()
 
@@ -103,9 +98,8 @@ class Display:
         from rich.live import Live
 
         if self._live is None:
-            console = new_console(stderr=True)
-            as_is = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
-            self._live = Live(console=console, transient=True, **as_is)
+            as_is: Any = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
+            self._live = Live(console=new_console(stderr=True), transient=True, **as_is)
             self._live.start()
         width, height = self._live.console.size
         self._live.update(Plain(draw(snapshot, self._place, width, height, self._news)), refresh=True)
@@ -154,10 +148,20 @@ def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
     algorithm = "" if config.label == config.algorithm.name else f" ({config.algorithm.name})"
     yield "run", f"{config.label}{algorithm}, {config.rounds} rounds, seed {config.seed}"
     yield "data", "; ".join([_data(config.data, data), *data.told])
-    yield "clients", _clients(config, data)
+    chosen, owners = f"{config.clients}", [client.owner for client in data.clients if client.owner]
+    if data.owners:
+        everyone = config.clients == data.owners
+        chosen = f"all {data.owners} owners" if everyone else f"{chosen} of {data.owners} owners, drawn by the seed"
+    yield "clients", f"{chosen}: {some(owners)}" if owners else chosen
     yield "split", _split(config.data, data)
-    yield "local work", _local_work(config)
-    yield "model", _models(prepared)
+    yield "local work", _local_work(config.training)
+    models = [each.architecture for each in prepared.assignments if each.role == "client"]
+    kinds = Counter(
+        f"{model.label}, {math.prod(model.input_shape):,} inputs, {_several(model.outputs, 'output')}, "
+        f"{model.size:,} parameters"
+        for model in models
+    )
+    yield "model", some([f"{count} clients: {text}" if len(kinds) > 1 else text for text, count in kinds.items()], 4)
     for key, why in without_effect(config).items():
         yield f"note: {key}", why
 
@@ -174,15 +178,6 @@ def _data(section: DataSection, data: DataSummary) -> str:
         case other:
             shape = f"of shape {other}"
     return f"{name}: {data.samples:,} samples, {shape}, {data.task}"
-
-
-def _clients(config: RunConfig, data: DataSummary) -> str:
-    if not data.owners:
-        return f"{config.clients}"
-    everyone = config.clients == data.owners
-    text = f"all {data.owners} owners" if everyone else f"{config.clients} of {data.owners} owners, drawn by the seed"
-    names = [client.owner for client in data.clients if client.owner]
-    return text + (f": {some(names)}" if names else "")
 
 
 def _split(section: DataSection, data: DataSummary) -> str:
@@ -202,8 +197,7 @@ def _several(count: int, name: str) -> str:
     return f"{count:,} {name}{'s' if count > 1 else ''}"
 
 
-def _local_work(config: RunConfig) -> str:
-    training = config.training
+def _local_work(training: Training) -> str:
     steps, epochs = ("es" if count > 1 else "" for count in (training.steps, training.epochs))
     work = {
         "full": "one step on all training samples",
@@ -213,15 +207,3 @@ def _local_work(config: RunConfig) -> str:
     more = [f"momentum {training.momentum:g}"] if training.momentum else []
     more += [f"l2 {training.l2:g}"] if training.l2 else []
     return ", ".join([f"{work} a round", f"alpha {training.alpha:g}", *more])
-
-
-def _models(prepared: Prepared) -> str:
-    models = [each.architecture for each in prepared.assignments if each.role == "client"]
-    kinds = Counter(
-        f"{model.label}, {math.prod(model.input_shape):,} inputs, {_several(model.outputs, 'output')}, "
-        f"{model.size:,} parameters"
-        for model in models
-    )
-    if len(kinds) == 1:
-        return next(iter(kinds))
-    return some([f"{count} clients: {text}" for text, count in kinds.items()], 4)

@@ -10,11 +10,10 @@ import socket
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Self
 
 from ...metrics import lock
 from ...metrics.reader import open_records
@@ -33,7 +32,7 @@ _OWN = re.compile(  # all that a run writes; reports and the like are made later
 _FOLDERS = re.compile(r"shards|plan|log|sent|state|state/round-\d{6,}")
 
 
-class Claim:
+class Claim(AbstractContextManager["Claim"]):
     """A folder that this process alone works in, until it leaves this as a context. Where it is missing it is made, and
     goes again if nothing is in it then. Raises ``taken`` where another is at work in it for longer than ``wait_s``, or
     OSError."""
@@ -62,9 +61,6 @@ class Claim:
             path.unlink()
         rounds = (path for path in _entries(self.folder / "state") if path.name.startswith("round-"))
         remove_empty(*rounds, *(self.folder / room for room in _ROOMS))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         lock.release(self.folder, self.descriptor)

@@ -20,11 +20,11 @@ class Incarnations:
         self._on_wall_clock = prepared.config.time.clock == "wall"
         self._told = Counter(event[:3] for event in prepared.told)
         self.left: list[list[Incarnation]] = []
-        self._over: Counter[tuple[int, str, float | None]] = Counter()
+        self._over = Counter[tuple[int, str, float | None]]()
         for node in range(len(prepared.assignments)):
             planned = _planned(prepared, node)
             self.left.append([each for each in planned if self._goes_on(node, each)])
-            self._over.update((node, each.ending, each.end_s) for each in planned if not self._goes_on(node, each))
+            self._over.update((node, each.ending, each.end_s) for each in planned if each not in self.left[node])
 
     def _goes_on(self, node: int, incarnation: Incarnation) -> bool:
         """Whether it has rounds to come, or at least messages to get."""
@@ -38,11 +38,9 @@ class Incarnations:
 
     def at_first(self) -> tuple[list[int], list[int]]:
         """Clients that are there when the run begins, and those that come when the others have begun."""
-        here = [node for node, left in enumerate(self.left) if left and self._is_here_at_first(left[0])]
-        return here, [node for node, left in enumerate(self.left) if left and node not in here]
-
-    def _is_here_at_first(self, incarnation: Incarnation) -> bool:
-        return incarnation.first <= self._resumed_at or incarnation.number == incarnation.first == 1
+        firsts = [(node, left[0]) for node, left in enumerate(self.left) if left]
+        here = [node for node, each in firsts if each.first <= self._resumed_at or each.number == each.first == 1]
+        return here, [node for node, _ in firsts if node not in here]
 
     def of(self, assignment: Assignment) -> Incarnation:
         """As the plan has it, in a run with a plan."""

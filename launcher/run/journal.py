@@ -41,9 +41,9 @@ class Journal:
         """Seconds on the run's wall clock."""
         return time.monotonic() - self.epoch
 
-    def start(self, clients: int, ready_s: float, engine: Iterable[Record]) -> None:
+    def start(self, clients: int, engine: Iterable[Record]) -> None:
         """So many clients are about to learn; ``engine`` are records of the engine's processes."""
-        prepared, plan = self._prepared, self._prepared.plan
+        prepared, plan, ready_s = self._prepared, self._prepared.plan, self.now
         self.epoch = time.monotonic() - prepared.went_on_s
         self.collector.write(NodeRecord(LAUNCHER, "launcher", "", 0, 0, 0, 0, socket.gethostname(), os.getpid(), ""))
         self.collector.write(*engine)

@@ -4,14 +4,13 @@ import errno
 import math
 import os
 import signal
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...metrics.reader import SERVER_NAME, client_name, open_records
+from ...metrics.reader import SERVER_NAME, client_name
 from ...metrics.records import COLLECTOR, FORK_SERVER, LAUNCHER, OverheadRecord
 from ...metrics.store import RunFolderError
 from ...node.assignment import Assignment
@@ -23,15 +22,11 @@ from .. import interrupts
 from ..prepare.prepared import Prepared
 from ..processes.collector import CollectorProcess
 from ..processes.engine import Engine, EngineError, HostLost
-from .folder import unfinished_files
+from .folder import recorded, unfinished_files
 from .incarnations import Incarnations, beginning, ending
 from .journal import Journal, Outcome, Waits
 
 _LISTEN_S = 0.25
-
-
-class _Failure(Exception):
-    """The run cannot go on."""
 
 
 class Run:
@@ -46,7 +41,6 @@ class Run:
 
     def __call__(self) -> Outcome:
         """Raises nothing but what is a fault of this program; no client is left running in any case."""
-        self._started = time.monotonic()
         list(self._engine.overhead())  # what went before is not this run's
         interrupts.check()
         with CollectorProcess(self.prepared, self._lock) as self._collector:
@@ -80,12 +74,12 @@ class Run:
     def _attempt(self) -> Outcome:
         """``causes`` are those beside what clients have failed of."""
         try:
-            for reached in self.clients.course(self.prepared, self._journal, self._started):
+            for reached in self.clients.course(self.prepared, self._journal):
                 self._until(reached)
             self._until(lambda: not self.clients.running, seconds=CONSTANTS.exit_s)
         except KeyboardInterrupt:
             return Outcome("interrupt")
-        except (_Failure, EngineError) as failure:
+        except EngineError as failure:
             return Outcome("failure", failure.args)
         except ControlClosed:
             self.clients.running.clear()
@@ -93,8 +87,8 @@ class Run:
         return Outcome("finish")
 
     def _until(self, reached: Callable[[], bool], seconds: float = math.inf) -> None:
-        """Acts on what the clients say until ``reached``. Raises _Failure when one fails, or when the collector has not
-        got on for ``seconds``."""
+        """Acts on what the clients say until ``reached``. Raises EngineError when one fails, or when the collector has
+        not got on for ``seconds``."""
         clients, collector = self.clients, self._collector
         deadline, signs = time.monotonic() + seconds, collector.signs()
         while not reached():
@@ -103,9 +97,9 @@ class Run:
                 deadline = time.monotonic() + seconds
             self._require_all_well()
             if not collector.alive:
-                raise _Failure(f"the collector of the records ended unexpectedly{_last_line(collector.log)}")
+                raise EngineError(f"the collector of the records ended unexpectedly{_last_line(collector.log)}")
             if time.monotonic() > deadline:
-                raise _Failure(f"{len(clients.running)} clients did not leave within {seconds:g} s")
+                raise EngineError(f"{len(clients.running)} clients did not leave within {seconds:g} s")
             next_s = clients.start_returning()
             if news := clients.waits.news(clients.done, time.monotonic()):
                 self._journal.event("waiting", news[1], news[0])
@@ -116,7 +110,7 @@ class Run:
     def _require_all_well(self) -> None:
         if self.clients.errors or self.clients.deaths:
             self._listen(CONSTANTS.further_failures_s)
-            raise _Failure
+            raise EngineError
 
     def _listen(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -152,9 +146,9 @@ class Clients:
         self._dead: set[int] = set()  # those that died unexpectedly, where the run goes on without them
         self._are_learning = self._are_exiting = False
 
-    def course(self, prepared: Prepared, journal: Journal, began: float) -> Iterator[Callable[[], bool]]:
+    def course(self, prepared: Prepared, journal: Journal) -> Iterator[Callable[[], bool]]:
         """The steps of a run, for all clients; yields what each but the last has to reach before the next begins.
-        ``prepared`` knows where the collector is; ``began`` is in seconds of time.monotonic()."""
+        ``prepared`` knows where the collector is."""
         self._prepared, self._journal = prepared, journal
         self._incarnations = Incarnations(prepared)
         here, late = self._incarnations.at_first()
@@ -165,7 +159,7 @@ class Clients:
         for node in here:
             self._engine.send(Tell(node, control.Connect(self._present_neighbours(node))))
         yield lambda: len(self._ready) == len(here)
-        journal.start(len(self.running), time.monotonic() - began, self._engine.introductions())
+        journal.start(len(self.running), self._engine.introductions())
         for event in self._incarnations.past():
             journal.planned_event(*event)
         failpoint("go")
@@ -291,10 +285,9 @@ class Clients:
 
     def causes(self) -> Iterator[str]:
         """Why the run failed. Deaths by signal first: what they leave behind makes others fail."""
-        folder = self._prepared.folder
         completed: dict[int, int] = {}  # {client: its last round on record}, as far as that can be read
-        with suppress(RunFolderError, sqlite3.Error), open_records(folder) as records:
-            completed = dict(records.execute("SELECT node, max(round) FROM round GROUP BY node").fetchall())
+        with suppress(RunFolderError):
+            completed = dict(recorded(self._prepared.folder, "SELECT node, max(round) FROM round GROUP BY node"))
 
         def failed(node: int, how: str) -> str:
             when = f"round {completed[node] + 1}" if node in completed else "start-up"

@@ -129,7 +129,7 @@ def test_hosts_have_the_shards_of_their_own_clients_and_nothing_once_the_launche
     folders = {host: Path(psutil.Process(pid).cmdline()[-1]) for host, pid in servers}
     for host, folder in folders.items():
         assert folder.stat().st_mode & 0o777 == 0o700
-        there[host] = sorted(file.name for file in (folder / "run-1" / "shards").iterdir())
+        there[host] = sorted(file.name for file in (folder / "0" / "shards").iterdir())
     for node, host in going.folder.rows("SELECT node, host FROM node WHERE node >= 0 ORDER BY node"):
         expected.setdefault(host, []).append(f"node-{node:04d}.safetensors")
     assert there == expected
