@@ -224,7 +224,7 @@ def secrets_in(memory: bytes) -> set[bytes]:
 
 
 def test_no_process_but_its_owner_and_no_file_of_the_run_has_a_secret_key(run, engine):
-    server = engine._server.pid
+    server = engine.pid
     try:
         memory_of(server)
     except PermissionError as error:

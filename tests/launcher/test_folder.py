@@ -17,22 +17,12 @@ from sheafgossip.launcher.run.folder import Claim, own_files, require_plain, unf
 from sheafgossip.launcher.studies.folders import new_folder
 from sheafgossip.metrics.store import RunFolderError
 
-OWN = {
-    "config.toml",
-    "run.sqlite",
-    "run.sqlite-wal",
-    "shards/node-0000.safetensors",
-    "log/node-0001.log",
-    "log/collector.log",
-    "state/round-000004/node-0001.safetensors",
-    "state/round-000004/sent-0001.safetensors",
-}
-UNFINISHED = {
-    "plan/node-12345.safetensors.part",
-    "state/round-000004/node-0002.part",
-    "state/round-1000000/node-0002.safetensors.part",
-}
-FOREIGN = {"notes.md", "state/notes.md", "state/round-000004/thesis.part", "log/mine.log", "plan/node-1.safetensors"}
+ROUND = "state/round-000004"
+OWN = {"config.toml", "run.sqlite", "run.sqlite-wal", "shards/node-0000.safetensors", "log/node-0001.log"}
+OWN |= {"log/collector.log", f"{ROUND}/node-0001.safetensors", f"{ROUND}/sent-0001.safetensors"}
+UNFINISHED = {f"{ROUND}/node-0002.part", "state/round-1000000/node-0002.safetensors.part"}
+UNFINISHED.add("plan/node-12345.safetensors.part")
+FOREIGN = {"notes.md", "state/notes.md", f"{ROUND}/thesis.part", "log/mine.log", "plan/node-1.safetensors"}
 
 
 @pytest.fixture
@@ -66,12 +56,9 @@ def test_clearing_a_folder_leaves_what_this_program_did_not_write_and_follows_no
 
 def test_a_file_that_a_run_renames_meanwhile_is_no_obstacle(run_folder, monkeypatch):
     listed = list(folder._below(run_folder))
-    (run_folder / "state/round-000004/node-0002.part").rename(run_folder / "state/round-000004/node-0002.safetensors")
+    (run_folder / ROUND / "node-0002.part").rename(run_folder / ROUND / "node-0002.safetensors")
     monkeypatch.setattr(folder, "_below", lambda of: listed)
     require_plain(run_folder)
-
-
-ROUND = "state/round-000004"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import shutil
 import signal
 import unicodedata
 import uuid
-from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -94,20 +93,19 @@ def test_a_table_or_a_value_that_no_run_makes_is_named(loose, tmp_path, script, 
         summarize(folder)
 
 
-@contextmanager
-def signalled_soon():
-    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.01)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGALRM, previous)
-
-
 def test_reading_without_end_is_ended_and_a_signal_is_no_fault_of_the_file(folder):
-    for meanwhile, error in ((nullcontext, RunFolderError), (signalled_soon, KeyboardInterrupt)):
-        with pytest.raises(error, match=r"takes without end|^$"), open_records(folder) as records, meanwhile():
+    def read(alarm_s: float) -> None:
+        with open_records(folder) as records:
+            if alarm_s:
+                signal.setitimer(signal.ITIMER_REAL, alarm_s)
             records.execute(f"{ENDLESS} SELECT max(i) FROM n").fetchone()
+
+    with pytest.raises(RunFolderError, match="takes without end"):
+        read(0.0)
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt):
+        read(0.01)
+    signal.signal(signal.SIGALRM, previous)
 
 
 @often
@@ -158,7 +156,6 @@ def test_a_pipe_or_a_link_in_place_of_a_file_is_refused(folder, tmp_path, name, 
     [
         ("model = 3", "model = 3: must be a table"),
         ("[seed]\nx = 1", "seed = .*: must be a whole number"),
-        ('seed = "<script>"', "seed = .*: must be a whole number"),
         ("seed = true", "seed = True: must be a whole number"),
         ("clients = -1", "clients = -1: must not be negative"),
         ("[measuring]\nenabled = 1", "measuring.enabled = 1: must be true or false"),
