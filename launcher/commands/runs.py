@@ -218,7 +218,7 @@ def sweep(file: Path, grid: Words, seeds: int, jobs: int, overrides: Words, out:
             left = len(missing) - len(seconds)
             how = {"finish": "finished", "failure": "failed", "interrupt": "was interrupted"}[ended.outcome.status]
             more = f", about {duration(mean(seconds) * left / min(jobs, left))} left" if left else ""
-            say(f"{total - left} of {total}: {ended.run.name} {how} after {ended.seconds:.1f} s{more}", err=True)
+            say(f"{total - left} of {total}: {ended.run.folder.name} {how} after {ended.seconds:.1f} s{more}", err=True)
 
         if not quiet:
             for first in prepared[:1]:  # what is told of the first holds for all, but for what is swept
@@ -231,7 +231,7 @@ def sweep(file: Path, grid: Words, seeds: int, jobs: int, overrides: Words, out:
         write_groups(root / "sweep.csv", finished)
         write_runs(root / "runs.csv", folders, plan.keys)
     for each in ended:
-        tell(each.run.folder, each.outcome, each.run.name)
+        tell(each.run.folder, each.outcome, each.run.folder.name)
     if finished.groups:
         show_comparison(finished)
     show(f"run folders, sweep.csv and runs.csv in: {relative(root)}")

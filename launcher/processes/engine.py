@@ -11,7 +11,7 @@ import sys
 import tempfile
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,8 +23,9 @@ from ...metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord
 from ...node.assignment import Assignment
 from ...node.process.reporting import sample
 from ...topology.errors import UserError
-from ...transport.constants import CONSTANTS
-from ...transport.control import TO_LAUNCHER, Control, Exited, Failed, Fork, FromClient, Kill, StepTimed, Tell, TellAll
+from ...transport import control
+from ...transport.control import Control, Exited, Failed, Fork, FromClient, Kill, StepTimed, Tell, TellAll
+from ...transport.environment import CONSTANTS
 from .. import ONE_THREAD, interrupts
 from ..prepare.assignments import Host
 
@@ -38,8 +39,7 @@ class EngineError(UserError):
     """Why an engine cannot be used, or its run cannot go on; one line for the user."""
 
 
-@dataclass(frozen=True)
-class HostLost:
+class HostLost(control.ControlMessage):
     """What an engine tells before the exits of the clients that ran there."""
 
     host: str
@@ -148,7 +148,7 @@ class LocalEngine(Engine):
             except OSError as error:
                 super().__exit__()
                 raise EngineError(f"no process can be started: {error.strerror or error}") from error
-        self.pid, self.control = self._process.pid, Control(ours, TO_LAUNCHER, attentive=True)
+        self.pid, self.control = self._process.pid, Control(ours, control.TO_LAUNCHER, attentive=True)
         self._before = np.zeros((2, 2), int)
 
     def fork(self, assignments: Iterable[Assignment]) -> None:

@@ -1,7 +1,6 @@
 """Runs from before: how far each is, and how one is taken up, from the last round of which all is there and sound, or
 given more rounds than it began with, from where it can go on as if it had had them from the start."""
 
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from ...metrics.records import LAUNCHER, EventRecord
 from ...metrics.store import CONFIG, CONFIG_DIGEST, EXTENDED_AFTER, RunFolderError, Store
 from ...metrics.summary import summarize
 from ...node.algorithms.server import ServerAlgorithm
-from ...topology.errors import UserError
+from ...topology.errors import UserError, shown
 from ...transport.array_file import DamagedFile, digest_of
 from ...transport.environment import failpoint
 from ..config.sections import ConfigError, RunConfig, validate
@@ -33,13 +32,12 @@ from .folder import (
     own_files,
     recorded,
     remove_empty,
+    remove_unfinished,
     require_plain,
-    unfinished_files,
 )
 from .incarnations import Incarnations, rounds_of
 
-_ASK_EVERY_S = 0.1
-_SHOWN, _LONGEST_VALUE = 5, 60  # keys that are told of those that were changed, and characters of a value
+_SHOWN = 5  # keys that are told of those that were changed
 _BEFORE_ITS_CONFIGURATION = {"shards", "plan", "log", "config.toml.part", lock.NAME}  # what preparing writes first
 
 
@@ -50,10 +48,6 @@ class PlannedRun:
     config: RunConfig
     folder: Path
     has_checkpoint: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
 
 
 # -- how far runs are --------------------------------------------------------------------------------------------------
@@ -108,12 +102,8 @@ def stage(config: RunConfig, folder: Path) -> Literal["missing", "begun", "finis
         return "finished"
     if (folder / "run.sqlite").exists():
         read_run(folder)
-    deadline = time.monotonic() + STORING_S
-    while lock.is_held(folder):
-        if time.monotonic() > deadline:
-            raise still_going_on(folder)
-        time.sleep(_ASK_EVERY_S)
-    return "begun"
+    with Claim(folder, still_going_on(folder), STORING_S):
+        return "begun"
 
 
 def configuration(folder: Path) -> RunConfig | None:
@@ -176,16 +166,12 @@ def _as_it_began(folder: Path, rounds: int | None) -> RunConfig:
     old, new = (flat(parse(each.to_toml())) for each in (before, config))
     keys = [key for key in old | new if old.get(key) != new.get(key)]
     if keys and not (keys == ["rounds"] and config.rounds == rounds):
-        text = "; ".join(f"{key} = {_value(new.get(key))}, was {_value(old.get(key))}" for key in keys[:_SHOWN])
+        values = {key: [shown(each[key]) if key in each else "not set" for each in (new, old)] for key in keys[:_SHOWN]}
+        text = "; ".join(f"{key} = {now}, was {then}" for key, (now, then) in values.items())
         text += f"; and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
         hint = f" (sheafgossip resume --rounds {config.rounds} extends it)" if config.rounds > before.rounds else ""
         raise RunFolderError(f"{changed}: {text}; nothing can go on from there{hint}")
     return before
-
-
-def _value(value: object) -> str:
-    text = "not set" if value is None else repr(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
 
 
 def _read_config(folder: Path) -> RunConfig:
@@ -210,8 +196,7 @@ def taken_up(prepared: Prepared) -> Prepared:
     interrupted is removed, and so is what was recorded of later rounds: they are done again, and until then the records
     would tell of two runs at once. Raises RunFolderError."""
     folder = prepared.folder
-    for path in unfinished_files(folder):
-        path.unlink()
+    remove_unfinished(folder)
     planned = "kind IN ('crash', 'leave', 'restart', 'join', 'scenario')"
     told = recorded(folder, f"SELECT node, kind, virtual_s, detail FROM event WHERE {planned}")
     was, now = facts(folder), machine()

@@ -93,9 +93,11 @@ def own_files(folder: Path) -> list[Path]:
     return [path for path in named if stat.S_ISREG(path.lstat().st_mode)]
 
 
-def unfinished_files(folder: Path) -> list[Path]:
-    """What a run that was killed had begun to write."""
-    return [path for path in own_files(folder) if path.suffix == ".part"]
+def remove_unfinished(folder: Path) -> None:
+    """Removes what processes that were killed had begun to write."""
+    for path in own_files(folder):
+        if path.suffix == ".part":
+            path.unlink()
 
 
 def require_plain(folder: Path) -> None:

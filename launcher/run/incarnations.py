@@ -43,9 +43,7 @@ class Incarnations:
         return here, [node for node, _ in firsts if node not in here]
 
     def of(self, assignment: Assignment) -> Incarnation:
-        """As the plan has it, in a run with a plan."""
-        assert self._prepared.plan
-        return self._prepared.plan.incarnations[assignment.node][assignment.incarnation.number - 1]
+        return _planned(self._prepared, assignment.node)[assignment.incarnation.number - 1]
 
     def files(self, completed: np.ndarray) -> Iterator[Path]:
         """What it takes to go on from the round at which the run is taken up: the state of each client in it; of who is

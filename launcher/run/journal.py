@@ -82,9 +82,7 @@ class Journal:
                     return Outcome("failure", (*outcome.causes, f"the end of this run could not be recorded: {error}"))
 
 
-_SETTLED_S = CONSTANTS.tell_wait_s / 5
-"""Nothing is concluded before all has been as it is for so long: word of the end of a wait may be under way."""
-
+_SETTLED_S = CONSTANTS.tell_wait_s / 5  # how long nothing must have changed: word of a wait's end may be on its way
 _NAMED = 6
 News = tuple[int, str] | None  # who waits, and a text about it
 

@@ -22,7 +22,7 @@ from .. import interrupts
 from ..prepare.prepared import Prepared
 from ..processes.collector import CollectorProcess
 from ..processes.engine import Engine, EngineError, HostLost
-from .folder import recorded, unfinished_files
+from .folder import recorded, remove_unfinished
 from .incarnations import Incarnations, beginning, ending
 from .journal import Journal, Outcome, Waits
 
@@ -58,8 +58,7 @@ class Run:
                 self.clients.deaths = deaths
                 if absent := self._engine.bring_home():
                     self._journal.event("warning", f"not all that clients wrote on {', '.join(absent)} is here")
-                for path in unfinished_files(self.prepared.folder):  # of clients that were killed
-                    path.unlink()
+                remove_unfinished(self.prepared.folder)
                 if self.prepared.config.measuring.enabled and not self._engine.shares_process:
                     resources = self._engine.final_resources(self._journal.now)
                     self._collector.write(sample(LAUNCHER, self._journal.now), *resources)

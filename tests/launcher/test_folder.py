@@ -13,7 +13,7 @@ import pytest
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.processes.engine import private_folder
 from sheafgossip.launcher.run import folder
-from sheafgossip.launcher.run.folder import Claim, own_files, require_plain, unfinished_files
+from sheafgossip.launcher.run.folder import Claim, own_files, remove_unfinished, require_plain
 from sheafgossip.launcher.studies.folders import new_folder
 from sheafgossip.metrics.store import RunFolderError
 
@@ -40,7 +40,8 @@ def below(folder, paths):
 
 def test_clearing_a_folder_leaves_what_this_program_did_not_write_and_follows_no_link(run_folder, tmp_path):
     assert below(run_folder, own_files(run_folder)) == OWN | UNFINISHED
-    assert below(run_folder, unfinished_files(run_folder)) == UNFINISHED
+    remove_unfinished(run_folder)
+    assert below(run_folder, own_files(run_folder)) == OWN
     document = tmp_path / "home" / "node-0007.safetensors"
     document.parent.mkdir()
     document.write_text("irreplaceable")
