@@ -181,7 +181,7 @@ def prepare(runs: Sequence[PlannedRun]) -> list[Prepared]:
                 with raised_as("its folder cannot be written"), Claim(run.folder, still_going_on(run.folder)):
                     prepared.append(prepare_run(run.config, run.folder, site))
             except UserError as error:
-                raise ConfigError(f"{run.name}: {error}") from None
+                raise ConfigError(f"{run.folder.name}: {error}") from None
         undo.pop_all()
     return prepared
 
