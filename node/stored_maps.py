@@ -5,8 +5,7 @@ Every update (19) of a map is of rank one, and its right factor is the client's 
     P_ij^k = P_ij^0 - R_ij^T T_i
 
 T_i (k, d_i) holds the theta of each round, R_ij (k, d_ij) the eta lam r_ij of each round, so that projections and
-pull-backs cost one pass over T_i, whatever the number of edges and whatever their d_ij.
-"""
+pull-backs cost one pass over T_i, whatever the number of edges and whatever their d_ij."""
 
 import math
 from collections.abc import Mapping
@@ -101,8 +100,7 @@ class StoredMaps(Maps):
     follows from sizes alone, never from a measured time: the same run chooses the same everywhere.
 
     A history that has ``rank_cap`` rows is replaced by its best approximation with three quarters of them. What is lost
-    adds up in ``error_bound``.
-    """
+    adds up in ``error_bound``."""
 
     def __init__(self, start: StartingMaps, storage: Storage = "factored", rank_cap: int | None = None):
         super().__init__(start.stacking, start.squared_norms())

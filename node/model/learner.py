@@ -30,8 +30,7 @@ class LinearModel:
 
         classification    loss = sum_i log sum_k exp Z_ik - Z_i,y_i     dloss/dZ = softmax(Z) - onehot(y)
         regression        loss = ||Z - y||^2                            dloss/dZ = 2 (Z - y)
-        dloss/dW = (dloss/dZ)^T x      dloss/db = sum_i (dloss/dZ)_i
-    """
+        dloss/dW = (dloss/dZ)^T x      dloss/db = sum_i (dloss/dZ)_i"""
 
     def __init__(self, architecture: Architecture, task: str, theta: np.ndarray, gradient: np.ndarray):
         self._classifies, outputs = task == "classification", architecture.outputs
@@ -91,8 +90,7 @@ class LinearModel:
 class Learner:
     """theta and its gradient are one contiguous buffer each; parameters are views of them.
 
-    The local loss is the mean over samples of the architecture's loss plus l2/2 ||theta||^2.
-    """
+    The local loss is the mean over samples of the architecture's loss plus l2/2 ||theta||^2."""
 
     _model: "LinearModel | TorchModel"
 

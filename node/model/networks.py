@@ -99,8 +99,7 @@ class Adam:
 
     m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   x <- x - eta (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + e)
 
-    with b1 = 0.9, b2 = 0.999 and e = 1e-8, as in torch.optim.Adam, whose constructor takes a second and 100 MB.
-    """
+    with b1 = 0.9, b2 = 0.999 and e = 1e-8, as in torch.optim.Adam, whose constructor takes a second and 100 MB."""
 
     def __init__(self, x: Tensor, shares: tuple[float, float] = (0.1, 0.001)):
         """``x`` is changed in place; ``shares`` are 1 - b1 and 1 - b2, to the last digit."""

@@ -66,10 +66,9 @@ def live(assignment: Assignment, control: Control) -> int:
             print(f"stopped: {end or 'the launcher is gone'}", file=log, flush=True)
             return 0
         except Exception as error:
-            text = (
-                str(error) if isinstance(error, (Failure, NeighbourTimeout, CannotListen)) else traceback.format_exc()
-            )
-            control.send(Failed(text, type(error).__name__ if isinstance(error, (NotMet, CannotListen)) else ""))
+            cause = type(error).__name__ if isinstance(error, (NotMet, CannotListen)) else ""
+            tells_all = cause or isinstance(error, (Failure, NeighbourTimeout))
+            control.send(Failed(str(error) if tells_all else traceback.format_exc(), cause))
             with contextlib.suppress(OSError):  # the disk may be full
                 print(traceback.format_exc(), file=log, flush=True)
             return 1
@@ -107,7 +106,6 @@ class _ClientProcess:
             gather_s=CONSTANTS.gather_s,
             may_drop=not deployment.records.startswith("ipc://"),  # no link to the collector holds up learning
         )
-        self.planned: PlannedClock | None = None  # the clock, where it is the virtual one
 
     def live(self) -> None:
         assignment, endpoint, recorder = self.assignment, self.endpoint, self.recorder
@@ -133,8 +131,8 @@ class _ClientProcess:
                 self.control.send(Done())
                 failpoint("done")
                 self._wait_for(Exit)  # all have received all
-            elif self.planned:
-                self._hand_on(self.planned)
+            elif isinstance(self.clock, PlannedClock):
+                self._hand_on(self.clock)
             linger_s = CONSTANTS.linger_s if early else 0.0
             self.reporter.tell_end(time.monotonic() - self.epoch, endpoint.hellos, early=early)
             if self.kernel is not None:
@@ -174,8 +172,7 @@ class _ClientProcess:
             return Clock(self.endpoint, channels, timeout, ahead=ahead)
         rules = Rules(time.silence, incarnation.bounded, assignment.checkpoints.every)
         if assignment.clock == "virtual":
-            self.planned = PlannedClock(self.endpoint, channels, timeout, self.schedule, rules)
-            return self.planned
+            return PlannedClock(self.endpoint, channels, timeout, self.schedule, rules)
         rules = replace(rules, staleness=float(time.staleness), deadline_s=time.deadline_s or math.inf)
         if traits.server == "answers":
             first, at_server = incarnation.first_round, assignment.role == "server"
@@ -216,7 +213,7 @@ class _ClientProcess:
         if incarnation.first_round == 1 and not incarnation.resumed_at:
             self._close_round(0)
         self.clock.begin(incarnation.first_round, incarnation.begun_in)
-        if clock := self.planned:
+        if isinstance(clock := self.clock, PlannedClock):
             own, resumed_at = self.assignment, incarnation.resumed_at
             sent = [own.handed_on(incarnation.number - 1)]
             if resumed_at:
@@ -272,9 +269,9 @@ class _ClientProcess:
             state = self.learner.state() | self.client.state.arrays() | self.peers.state()
             if assignment.checkpoints.save_maps and maps is not None:
                 state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}
-            if self.planned:
-                state |= self.planned.stored(round)
-                self.planned.forget(round)
+            if isinstance(self.clock, PlannedClock):
+                state |= self.clock.stored(round)
+                self.clock.forget(round)
             write_state(assignment.state(round), round, state)
         self.reporter.tell_round(round, time.monotonic() - self.epoch, theta_norm, figures)
 

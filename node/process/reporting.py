@@ -167,8 +167,7 @@ def sample(
 ) -> records.ResourceRecord:
     """Memory and CPU time of this process, or of ``pid``. Raises psutil.Error when that process is gone.
 
-    ``state`` are the bytes that a client keeps from round to round: theta, maps, their history, buffers.
-    """
+    ``state`` are the bytes that a client keeps from round to round: theta, maps, their history, buffers."""
     if pid is None and sys.platform == "linux":  # without psutil: what that touches would be more than these
         fields = Path("/proc/self/smaps_rollup").read_bytes().split()
         kilobytes = {name: int(fields[place + 1]) for place, name in enumerate(fields) if name.endswith(b":")}

@@ -2,8 +2,7 @@
 those of objective (8), whatever the local work of the clients.
 
 Psi(theta) = sum_i f_i(theta_i) + lam/2 sum over edges ||P_ij theta_i - P_ji theta_j||^2, each edge once. The losses are
-least squares, so that a linear system of equations gives its minimiser.
-"""
+least squares, so that a linear system of equations gives its minimiser."""
 
 import math
 from collections.abc import Callable
