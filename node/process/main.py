@@ -122,7 +122,7 @@ class _ClientProcess:
             met = self._wait_for(Connect).neighbours
             recorder.connect(assignment.deployment.records)  # who stores them knows this client's key by now
             endpoint.before_waiting = recorder.flush
-            self.reporter = Reporter(assignment, self.client, self.learner, self.peers, self.stopwatch, recorder)
+            self.reporter = Reporter(assignment, self.client, self.learner, self.peers, recorder)
             self.reporter.tell_process(address)
             self._meet(met)
             self._learn()

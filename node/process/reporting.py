@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +17,6 @@ from ...metrics.recorder import Recorder
 from ...transport.clock import CONFIRMATION, EVALUATION
 from ...transport.connections import identity_of
 from ...transport.peers import Peers
-from ...transport.stopwatch import Stopwatch
 from ...transport.wire import GREETING_BYTES, handshake_bytes, ready_bytes
 from ..assignment import Assignment
 from ..client import Client
@@ -33,21 +31,13 @@ class Figures(NamedTuple):
     global_metric: float | None = None  # of the model that all have in common
 
 
-@dataclass
 class Reporter:
     """All wall times are seconds of the run."""
 
-    _assignment: Assignment
-    _client: Client
-    _learner: Learner
-    _peers: Peers
-    _stopwatch: Stopwatch
-    _recorder: Recorder
-
-    def __post_init__(self) -> None:
-        self._node = self._assignment.node
-        self._measures = self._assignment.measuring.enabled
-        self._pace = Pace(self._assignment.measuring.every)
+    def __init__(self, assignment: Assignment, client: Client, learner: Learner, peers: Peers, recorder: Recorder):
+        self._assignment, self._client, self._learner, self._peers = assignment, client, learner, peers
+        self._node, self._recorder = assignment.node, recorder
+        self._measures, self._pace = assignment.measuring.enabled, Pace(assignment.measuring.every)
 
     def tell_process(self, address: str) -> None:
         own, model, learner = self._assignment, self._assignment.architecture, self._learner
@@ -138,7 +128,7 @@ class Reporter:
         state = learner.theta.nbytes, self._client.state.nbytes() - history, history, buffers
         with self._pace.sampling(now):
             own = [] if self._assignment.deployment.shares_process else [sample(node, now, state)]
-            parts = self._stopwatch.read().items()
+            parts = self._peers.clock.endpoint.stopwatch.read().items()
             return own + [records.WorkRecord(node, now, part, *spent, flops.get(part, 0)) for part, spent in parts]
 
 
@@ -146,9 +136,7 @@ class Pace:
     """Samples are taken every so many seconds, and not more often than their share of CPU time allows."""
 
     def __init__(self, every: float):
-        self._every = every
-        self._last_s = 0.0
-        self._last_cpu_s = time.thread_time()
+        self._every, self._last_s, self._last_cpu_s = every, 0.0, time.thread_time()
         self._cost_s = 0.003  # on a server, for the memory of a client
 
     def due(self, now: float) -> bool:
