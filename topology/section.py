@@ -1,6 +1,6 @@
-"""A section of the configuration is a frozen dataclass, with bounds and conditions beside its fields, and below each
-its text in docs/configuration.md. The launcher has pydantic validate sections; clients read the same classes without
-it. What concerns several keys raises ValueError in ``__post_init__``."""
+"""A section of the configuration is a frozen dataclass, with bounds and conditions beside its fields, and beside or
+below each its text in docs/configuration.md. The launcher has pydantic validate sections; clients read the same classes
+without it. What concerns several keys raises ValueError in ``__post_init__``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,21 +6,22 @@ from typing import Annotated, Literal, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from ...topology.errors import UserError
 from ...topology.section import Count, Fraction, Index, Needs, NotNegative, Positive, Section
+
+
+class ConfigError(UserError):
+    """A configuration is wrong: a line for each key at fault."""
 
 
 @dataclass(frozen=True)
 class SyntheticTable(Section):
     """The tasks of data.dataset = "synthetic": one a client, alike within a group."""
 
-    groups: Count = 4
-    """Groups of clients, of equal size, with one task in common but for the deviation."""
-    dimensions: Count = 20
-    """Features of a sample."""
-    classes: Annotated[int, Ge(2), Needs("data.task", "classification")] = 2
-    """classification: how many classes."""
-    samples: Annotated[int, Ge(4)] = 100
-    """Samples of a client, for training and for testing together."""
+    groups: Annotated[Count, "Groups of clients, of equal size, with one task in common but for the deviation."] = 4
+    dimensions: Annotated[Count, "Features of a sample."] = 20
+    classes: Annotated[int, Ge(2), Needs("data.task", "classification"), "classification: how many classes."] = 2
+    samples: Annotated[int, Ge(4), "Samples of a client, for training and for testing together."] = 100
     deviation: NotNegative = 0.1
     """How far a client's parameters are from its group's, as a share of their size."""
     noise: NotNegative = 0.1
@@ -32,25 +33,21 @@ class SyntheticTable(Section):
 class ClustersTable(Section):
     """The clusters of data.partition = "clusters": contiguous blocks of clients, of equal size, that share classes."""
 
-    count: Count = 5
-    """How many."""
+    count: Annotated[Count, "How many."] = 5
     classes: Count = 2
     """Classes of a cluster, drawn at random; the last has fewer where they do not suffice for all."""
-    overlap: Index = 0
-    """How many of these the next cluster has, too (the first is next to the last)."""
+    overlap: Annotated[Index, "How many of these the next cluster has, too (the first is next to the last)."] = 0
     exponent: NotNegative = 0.0
     """0: the samples of a cluster are split evenly over its clients; above: its m-th client has about smallest +
     exp(b m**exponent) of them, with a b that deals out all."""
-    smallest: Annotated[Count, Needs("exponent")] = 20
-    """With an exponent: samples of the smallest client, less one."""
+    smallest: Annotated[Count, Needs("exponent"), "With an exponent: samples of the smallest client, less one."] = 20
 
 
 @dataclass(frozen=True)
 class DriftTable(Section):
     """Tasks that change while they are learned."""
 
-    at_round: Count
-    """The first round with the new tasks."""
+    at_round: Annotated[Count, "The first round with the new tasks."]
     rotations: tuple[Literal[0, 90, 180, 270], ...]
     """The angles of the groups from then on, as many as data.rotations. Each client keeps its images, those that it is
     tested on too, and turns them so."""
@@ -73,8 +70,7 @@ class DataSection(Section):
     downloaded to a cache."""
     task: Annotated[Task, Needs("dataset", "npz", "table", "synthetic")] = "classification"
     """npz, table, synthetic: what the target is; school and sensors are regression, the others classification."""
-    target: Annotated[str, Needs("dataset", "table")] = "target"
-    """table: the column to be predicted."""
+    target: Annotated[str, Needs("dataset", "table"), "table: the column to be predicted."] = "target"
     client: Annotated[str | None, Needs("dataset", "npz", "table")] = None
     """npz, table: the array or column that names the owner of a sample; "" says that there is none. Without this key it
     is "client", where there is one."""
@@ -82,29 +78,25 @@ class DataSection(Section):
     """npz: x of shape (n, steps, features) holds series, and not images of one channel."""
     features: Annotated[tuple[str, ...], Needs("dataset", "table")] = ()
     """table: the columns to learn from; without this key all but target, client and those of data.drop."""
-    drop: Annotated[tuple[str, ...], Needs("dataset", "table")] = ()
-    """table: columns that are left out."""
+    drop: Annotated[tuple[str, ...], Needs("dataset", "table"), "table: columns that are left out."] = ()
     text: Annotated[Literal["refuse", "one-hot"], Needs("dataset", "table")] = "refuse"
     """table: what to do with columns of text. one-hot: each of its texts becomes a feature that is 1 in rows with this
     text and 0 in the others; a column of more than 64 different texts is refused all the same."""
     missing: Annotated[Literal["refuse", "drop"], Needs("dataset", "table")] = "refuse"
     """table: what to do with rows in which a value is missing. drop: they are left out."""
-    window: Annotated[Count, Needs("dataset", "sensors")] = 12
-    """sensors: how many past values a sample shows."""
+    window: Annotated[Count, Needs("dataset", "sensors"), "sensors: how many past values a sample shows."] = 12
     horizon: Annotated[Count, Needs("dataset", "sensors")] = 1
     """sensors: how many values that follow are to be predicted."""
     synthetic: Annotated[SyntheticTable, Needs("dataset", "synthetic")] = SyntheticTable()
     """synthetic: how tasks and samples are drawn."""
-    samples: Index = 0
-    """Use only this many samples, drawn at random; 0 uses all."""
+    samples: Annotated[Index, "Use only this many samples, drawn at random; 0 uses all."] = 0
     partition: _Partition = "auto"
     """even: shuffled and split evenly; classes: a few classes a client; clusters: clusters of clients that share
     classes; dirichlet: class shares drawn from Dirichlet(beta); quantity: sizes follow a power law; overlapping: each
     client draws samples_each from all samples, so that several may hold the same one, and one client's test sample may
     be another's training sample; natural: each client has the samples of one owner (a random choice of owners where
     clients is smaller); auto: natural where samples have owners, else even."""
-    classes_per_client: Annotated[Count, Needs("partition", "classes")] = 2
-    """classes: how many classes a client holds."""
+    classes_per_client: Annotated[Count, Needs("partition", "classes"), "classes: how many classes a client holds."] = 2
     imbalance: Annotated[float, Ge(0), Lt(1), Needs("partition", "classes")] = 0.0
     """classes: those who hold a class share its samples in proportion to weights drawn from 1 - imbalance to
     1 + imbalance; 0 shares them evenly."""
@@ -129,13 +121,11 @@ class DataSection(Section):
     digit, whether it is odd, and whether it is at least five."""
     drift: DriftTable | None = None
     """Groups of clients whose images are turned otherwise from some round on."""
-    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.25
-    """Share of each client's samples that is kept for testing."""
+    test_fraction: Annotated[float, Gt(0), Lt(1), "Share of each client's samples that is kept for testing."] = 0.25
     evaluate_on: Literal["test", "validation"] = "test"
     """What models are evaluated on. test: the samples kept for testing; validation: the same share of each client's
     training samples, held out of them, while the test samples are in no shard: for choosing settings."""
-    reduced_clients: Fraction = 0.0
-    """Share of the clients (drawn at random) whose training data is cut."""
+    reduced_clients: Annotated[Fraction, "Share of the clients (drawn at random) whose training data is cut."] = 0.0
     reduced_to: Annotated[float, Gt(0), Le(1), Needs("reduced_clients")] = 0.2
     """What is left of the training data of those clients: 0.2 keeps a fifth."""
     features_held: Annotated[float, Gt(0), Le(1)] = 1.0

@@ -17,19 +17,15 @@ from pydantic.fields import FieldInfo
 from ...metrics.config_file import flat
 from ...node.algorithms import ALGORITHMS, Algorithm
 from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
-from ...topology.errors import UserError, shown
+from ...topology.errors import shown
 from ...topology.generators import TopologySpec
 from ...topology.section import Index, Needs, NotNegative, Positive, Section
 from ..planner.draws import Rates
 from ..planner.scenario import Fault, Links, Stragglers
-from .data import DataSection
+from .data import ConfigError, DataSection
 
 _S = TypeVar("_S")
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
-
-
-class ConfigError(UserError):
-    """A configuration is wrong: a line for each key at fault."""
 
 
 def _keys_of(section: Any) -> dict[str, FieldInfo]:
@@ -74,14 +70,11 @@ AlgorithmSection = Annotated[Any, GetPydanticSchema(lambda _, schema_of: schema_
 class RunConfig(Section):
     """One run, completely: the same values give the same bits."""
 
-    name: Annotated[str, MaxLen(100)] = ""
-    """What the run is called in tables; by default the algorithm's name."""
-    seed: Annotated[int, Ge(0), Lt(2**63)] = 0
-    """Every random draw of the run follows from it."""
+    name: Annotated[str, MaxLen(100), "What the run is called in tables; by default the algorithm's name."] = ""
+    seed: Annotated[int, Ge(0), Lt(2**63), "Every random draw of the run follows from it."] = 0
     clients: Annotated[int, Ge(1), Le(1_000_000)] = 20
     """Client processes. "all" makes them as many as the samples have owners."""
-    rounds: Annotated[int, Ge(1), Le(1_000_000_000)] = 100
-    """Rounds of local work and exchange."""
+    rounds: Annotated[int, Ge(1), Le(1_000_000_000), "Rounds of local work and exchange."] = 100
     topology: TopologySpec = TopologySpec()
     data: DataSection = DataSection()
     model: ModelSettings = ModelSettings()
@@ -97,8 +90,7 @@ class RunConfig(Section):
     compute: ComputeSection = ComputeSection()
     stragglers: Stragglers = Stragglers()
     links: Links = Links()
-    faults: tuple[Fault, ...] = ()
-    """What goes wrong, and when."""
+    faults: Annotated[tuple[Fault, ...], "What goes wrong, and when."] = ()
     chaos: Rates = Rates()
 
     written: ClassVar[frozenset[str]] = frozenset()

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...topology.randomness import generator
-from ..config.data import DataSection, Task
-from ..config.sections import ConfigError
+from ..config.data import ConfigError, DataSection, Task
 
 MINIMUM = 4  # samples of the smallest client: three to train on and one to test with, at a quarter for testing
 Partition = list[np.ndarray]  # a client's rows each; no row twice, except where clients may hold the same samples

@@ -90,30 +90,19 @@ class ComputeTimes:
 class Rates(Section):
     """Faults drawn at random, beside those that are written down. The rates are shares of clients or of edges."""
 
-    crash: Fraction = 0.0
-    """Clients that crash, at a random round."""
+    crash: Annotated[Fraction, "Clients that crash, at a random round."] = 0.0
     restart: Annotated[Fraction, Needs("crash")] = 0.5
     """Of those, the share that comes back after a tenth of the rounds."""
-    leave: Fraction = 0.0
-    """Clients that leave for good."""
-    join: Fraction = 0.0
-    """Clients that join late."""
-    slow: Fraction = 0.0
-    """Clients that are slow for a while."""
-    cut: Fraction = 0.0
-    """Edges that are cut for a while."""
-    partition: Fraction = 0.0
-    """Probability that the clients are split into two halves for a while."""
-    loss: Fraction = 0.0
-    """Share of all messages that is lost."""
-    duplicate: Fraction = 0.0
-    """Share of all messages that is sent twice."""
-    delay: Fraction = 0.0
-    """Share of all messages that is delayed by a second."""
-    reorder: Fraction = 0.0
-    """Share of all messages that others overtake."""
-    seed: Index | None = None
-    """Of these draws; the run's seed by default."""
+    leave: Annotated[Fraction, "Clients that leave for good."] = 0.0
+    join: Annotated[Fraction, "Clients that join late."] = 0.0
+    slow: Annotated[Fraction, "Clients that are slow for a while."] = 0.0
+    cut: Annotated[Fraction, "Edges that are cut for a while."] = 0.0
+    partition: Annotated[Fraction, "Probability that the clients are split into two halves for a while."] = 0.0
+    loss: Annotated[Fraction, "Share of all messages that is lost."] = 0.0
+    duplicate: Annotated[Fraction, "Share of all messages that is sent twice."] = 0.0
+    delay: Annotated[Fraction, "Share of all messages that is delayed by a second."] = 0.0
+    reorder: Annotated[Fraction, "Share of all messages that others overtake."] = 0.0
+    seed: Annotated[Index | None, "Of these draws; the run's seed by default."] = None
 
 
 def draw_faults(rates: Rates, seed: int, clients: int, edges: Sequence[Edge], rounds: int) -> tuple[Fault, ...]:

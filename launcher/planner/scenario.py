@@ -25,18 +25,12 @@ class Stragglers(Section):
     """Share of the clients that straggle, drawn at random."""
     factor: Annotated[float, Ge(1), Needs("kind", "fixed", "on-off")] = 10.0
     """fixed, on-off: how many times as long local work takes."""
-    sigma: Annotated[NotNegative, Needs("kind", "lognormal")] = 1.0
-    """lognormal: deviation of the factor's logarithm."""
-    mean: Annotated[NotNegative, Needs("kind", "exponential")] = 1.0
-    """exponential: mean of what is added to 1."""
-    shape: Annotated[Positive, Needs("kind", "pareto")] = 2.0
-    """pareto: the smaller, the heavier the tail."""
-    on_s: Annotated[Positive, Needs("kind", "on-off")] = 10.0
-    """on-off: mean length of a slow spell, in seconds."""
-    off_s: Annotated[Positive, Needs("kind", "on-off")] = 40.0
-    """on-off: mean time between two spells, in seconds."""
-    path: Path | None = None
-    """trace: a CSV file with the columns client, round, factor."""
+    sigma: Annotated[NotNegative, Needs("kind", "lognormal"), "lognormal: deviation of the factor's logarithm."] = 1.0
+    mean: Annotated[NotNegative, Needs("kind", "exponential"), "exponential: mean of what is added to 1."] = 1.0
+    shape: Annotated[Positive, Needs("kind", "pareto"), "pareto: the smaller, the heavier the tail."] = 2.0
+    on_s: Annotated[Positive, Needs("kind", "on-off"), "on-off: mean length of a slow spell, in seconds."] = 10.0
+    off_s: Annotated[Positive, Needs("kind", "on-off"), "on-off: mean time between two spells, in seconds."] = 40.0
+    path: Annotated[Path | None, "trace: a CSV file with the columns client, round, factor."] = None
 
     def __post_init__(self) -> None:
         if (self.kind == "trace") != (self.path is not None):
@@ -47,14 +41,10 @@ class Stragglers(Section):
 class UnlikeEdge(Section):
     """An edge that differs from the others."""
 
-    between: Annotated[tuple[Index, ...], MinLen(2), MaxLen(2)]
-    """The two clients."""
-    latency_s: NotNegative | None = None
-    """Its latency, with the distribution of the others."""
-    bandwidth: NotNegative | None = None
-    """Bytes a second."""
-    loss: Fraction | None = None
-    """Probability that a message is lost."""
+    between: Annotated[tuple[Index, ...], MinLen(2), MaxLen(2), "The two clients."]
+    latency_s: Annotated[NotNegative | None, "Its latency, with the distribution of the others."] = None
+    bandwidth: Annotated[NotNegative | None, "Bytes a second."] = None
+    loss: Annotated[Fraction | None, "Probability that a message is lost."] = None
 
 
 @dataclass(frozen=True)
@@ -64,21 +54,15 @@ class Links(Section):
     latency: Literal["fixed", "uniform", "lognormal"] = "fixed"
     """fixed: ``latency_s``; uniform: from ``latency_s`` to ``latency_high_s``; lognormal: with median ``latency_s``.
     Drawn for each message."""
-    latency_s: NotNegative = 0.0
-    """Seconds from the end of sending to arrival."""
-    latency_high_s: Annotated[NotNegative, Needs("latency", "uniform")] = 0.0
-    """uniform: the upper end."""
-    latency_sigma: Annotated[NotNegative, Needs("latency", "lognormal")] = 0.5
-    """lognormal: deviation of the logarithm."""
-    bandwidth: NotNegative = 0.0
-    """Bytes a second on each link; 0 is unlimited."""
+    latency_s: Annotated[NotNegative, "Seconds from the end of sending to arrival."] = 0.0
+    latency_high_s: Annotated[NotNegative, Needs("latency", "uniform"), "uniform: the upper end."] = 0.0
+    latency_sigma: Annotated[NotNegative, Needs("latency", "lognormal"), "lognormal: deviation of the logarithm."] = 0.5
+    bandwidth: Annotated[NotNegative, "Bytes a second on each link; 0 is unlimited."] = 0.0
     uplink: NotNegative = 0.0
     """Bytes a second that a client can send to all its neighbours together, one message after the other; 0 is
     unlimited."""
-    loss: Fraction = 0.0
-    """Probability that a message is lost: it is not sent."""
-    edges: tuple[UnlikeEdge, ...] = ()
-    """Edges that differ."""
+    loss: Annotated[Fraction, "Probability that a message is lost: it is not sent."] = 0.0
+    edges: Annotated[tuple[UnlikeEdge, ...], "Edges that differ."] = ()
 
     def __post_init__(self) -> None:
         if self.latency == "uniform" and self.latency_high_s < self.latency_s:
@@ -99,24 +83,17 @@ class Fault(Section):
     """Of messages: these links, both ways; without clients and edges, all."""
     groups: Annotated[tuple[tuple[Index, ...], ...], Needs("kind", "partition")] = ()
     """partition: clients that can still talk to each other; who is in none of them talks to all."""
-    at_round: Count | None = None
-    """crash, leave, join: before this round."""
+    at_round: Annotated[Count | None, "crash, leave, join: before this round."] = None
     at_s: NotNegative | None = None
     """crash, leave, join: before the first round that begins then or later, in seconds."""
-    rounds: Annotated[tuple[Count, ...], MaxLen(2)] = ()
-    """The others: first and last round."""
-    seconds: Annotated[tuple[NotNegative, ...], MaxLen(2)] = ()
-    """The others: from and until, in seconds."""
-    probability: Fraction = 1.0
-    """Of messages: the share that is hit."""
-    factor: Annotated[float, Ge(1), Needs("kind", "slow")] = 10.0
-    """slow: how many times as long."""
-    delay_s: Annotated[NotNegative, Needs("kind", "delay", "reorder")] = 1.0
-    """delay, reorder: seconds."""
+    rounds: Annotated[tuple[Count, ...], MaxLen(2), "The others: first and last round."] = ()
+    seconds: Annotated[tuple[NotNegative, ...], MaxLen(2), "The others: from and until, in seconds."] = ()
+    probability: Annotated[Fraction, "Of messages: the share that is hit."] = 1.0
+    factor: Annotated[float, Ge(1), Needs("kind", "slow"), "slow: how many times as long."] = 10.0
+    delay_s: Annotated[NotNegative, Needs("kind", "delay", "reorder"), "delay, reorder: seconds."] = 1.0
     restart_after: Count | None = None
     """crash, leave: the client comes back from its last checkpoint so many rounds later."""
-    restart_after_s: NotNegative | None = None
-    """crash, leave: the same in seconds."""
+    restart_after_s: Annotated[NotNegative | None, "crash, leave: the same in seconds."] = None
 
     @property
     def happens_once(self) -> bool:

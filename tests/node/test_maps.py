@@ -34,7 +34,8 @@ every_dtype = pytest.mark.parametrize("dtype", list(EPS))
 @settings(deadline=None)
 def test_fixed_maps_do_what_their_matrices_do_and_refuse_to_be_updated(data, size, seed):
     coordinates = st.lists(st.integers(0, size - 1), unique=True, min_size=1).map(np.array)
-    edges = data.draw(st.dictionaries(st.integers(0, 6), st.tuples(coordinates | st.just(ALL), st.floats(1e-3, 10))))
+    weights = st.just(1.0) | st.floats(1e-3, 10)
+    edges = data.draw(st.dictionaries(st.integers(0, 6), st.tuples(coordinates | st.just(ALL), weights)))
     maps = FixedMaps(size, {j: seen for j, (seen, _) in edges.items()}, {j: a for j, (_, a) in edges.items()})
     matrices = {j: math.sqrt(a) * np.eye(size)[seen] for j, (seen, a) in edges.items()}
     rng = np.random.default_rng(seed)
@@ -45,20 +46,17 @@ def test_fixed_maps_do_what_their_matrices_do_and_refuse_to_be_updated(data, siz
         np.testing.assert_array_equal(maps.dense(j), P)
         np.testing.assert_allclose(projected[j], P @ theta, rtol=1e-14)
         assert maps.norms()[j] == pytest.approx(np.linalg.norm(P), rel=1e-14)
+        assert (projected[j] is theta) == (
+            edges[j][0] is ALL and edges[j][1] == 1
+        )  # which is copied once for all neighbours
     nothing = np.zeros(size)
     np.testing.assert_allclose(maps.pull_back(v), sum((P.T @ v[j] for j, P in matrices.items()), nothing), atol=1e-14)
     covered = sum((np.diag(P.T @ P) for P in matrices.values()), nothing)
     np.testing.assert_allclose(maps.coverage(), covered, rtol=1e-14)
     assert (maps.state(), maps.error_bound, maps.flops) == ({}, 0.0, 0)
+    assert maps.state_bytes() == sum(8 * len(seen) for seen, _ in edges.values() if seen is not ALL)
     with pytest.raises(TypeError, match="fixed"):
         maps.update(projected, v, theta, 0.1)
-
-
-def test_maps_that_see_all_of_a_model_send_theta_itself_and_take_no_memory():
-    """Which is copied once for all neighbours."""
-    maps, theta = FixedMaps(1_000, {1: ALL, 2: ALL}), np.ones(1_000)
-    assert all(vector is theta for vector in maps.project(theta).values())
-    assert maps.state_bytes() == 0
 
 
 # -- what maps begin as ------------------------------------------------------------------------------------------------
