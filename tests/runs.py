@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
 import shutil
 import signal
 import sqlite3
@@ -79,10 +80,6 @@ class RunFolder(Records):
         """{(src, dst, round): (messages, payload bytes)}"""
         return {key: row[:2] for key, row in self.payload().items()}
 
-    def resume(self, *options: str, code: int = 0) -> str:
-        """Takes the run up; it must end with ``code``. Returns what it says on stderr."""
-        return command("resume", self.path, *options, code=code).stderr
-
     def runs(self) -> dict[str, RunFolder]:
         return {path.name: RunFolder(path) for path in sorted(self.path.iterdir()) if path.is_dir()}
 
@@ -123,6 +120,26 @@ def command(*words: object, code: int | None = 0, timeout: float = 150, **option
     done = subprocess.run([*CLI, *map(str, words)], capture_output=True, text=True, timeout=timeout, **options)
     assert code is None or done.returncode == code, done.stdout + done.stderr
     return done
+
+
+def in_a_terminal(*words: object, typed: Sequence[tuple[str, str]] = (), **environment: str) -> tuple[int, str]:
+    """(exit code, all that was written) of a command in a terminal of 80 columns; of each pair in ``typed`` the second
+    is typed when the first has been written after those before."""
+    pid, terminal = pty.fork()
+    if not pid:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ |= {"TERM": "xterm-256color", "PYTHONUTF8": "1", "COLUMNS": "80", "LINES": "24"} | environment
+        os.execv(sys.executable, [*CLI, *map(str, words)])
+    written, looked_at, left = b"", 0, list(typed)
+    with contextlib.suppress(OSError):  # the other end is closed
+        while True:
+            written += os.read(terminal, 1 << 16)
+            while left and left[0][0].encode() in written[looked_at:]:
+                awaited, answer = left.pop(0)
+                looked_at = written.index(awaited.encode(), looked_at) + len(awaited)
+                os.write(terminal, answer.encode())
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written.decode()
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgpack
@@ -59,13 +60,13 @@ def run(engine, tmp_path_factory) -> Callable[..., RunFolder]:
         sockets, folder = engine.folder_for_run(), tmp_path_factory.mktemp("run") / "run"
         started = Run(prepare_run(config, folder, Site(sockets, records)), engine, lambda *_: None)
         over = threading.Event()
-        thread = threading.Thread(target=attack or (lambda *_: None), args=(started, over))
-        thread.start()
-        try:
-            outcome = started()
-        finally:
-            over.set()
-            thread.join()
+        with ThreadPoolExecutor() as pool:
+            attacking = pool.submit(attack or (lambda *_: None), started, over)
+            try:
+                outcome = started()
+            finally:
+                over.set()
+        attacking.result()
         log = (folder / "log" / "collector.log").read_text()
         assert outcome.status == "finish", (outcome, log)
         return RunFolder(folder)

@@ -74,7 +74,7 @@ def test_a_run_is_not_taken_up_before_its_collector_has_stored_all_and_summary_t
     collector.suspend()
     going.kill()
     try:
-        assert "this run is still going on" in going.folder.resume(code=2)
+        assert "this run is still going on" in command("resume", folder, code=2).stderr
     finally:
         collector.resume()
     psutil.wait_procs([collector], timeout=20)

@@ -169,11 +169,10 @@ def hosts() -> Iterator[dict[str, str]]:
         commands += [f"-n {name} link set {device} up" for device in ("lo", "eth0")]
     try:
         for command in commands:
-            try:
-                subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=True)
-            except (OSError, subprocess.CalledProcessError) as error:
-                pytest.skip(f"no network namespaces here: {error}")
+            subprocess.run(["ip", *command.split()], capture_output=True, check=True)
         yield names
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no network namespaces here: {error}")
     finally:
         for name in names.values():
             with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from runs import assert_same, assert_same_states, run_here_again, small
+from runs import assert_same, assert_same_states, command, run_here_again, small
 
 STRAGGLERS = """
 clients = 12
@@ -41,7 +41,7 @@ def test_an_asynchronous_scenario_repeats_to_the_bit_under_load_and_is_taken_up_
     alone = run_in_threads(ASYNCHRONOUS)
     load_cores()
     folder = cut(ASYNCHRONOUS, round=15, away=True)
-    assert "going on after round" in folder.resume()
+    assert "going on after round" in command("resume", folder.path).stderr
     assert_same(alone, folder)
     told = events(alone, "crash", "restart", "join", "leave").elements()
     assert sorted(event[:2] for event in told) == [("crash", 7), ("restart", 7)]
@@ -242,7 +242,7 @@ def test_on_the_wall_clock_a_run_goes_on_after_a_departure_and_tells_of_it_once(
     folder = cut(SKIPPING.replace("virtual", "wall").replace("0.01", "0.02"), round=20, away=1)
     first = deadlines(folder)
     folder.alter("DELETE FROM event WHERE kind IN ('crash', 'restart', 'leave')")  # killed before these were stored
-    assert re.search("going on after round (15|20)", folder.resume())
+    assert re.search("going on after round (15|20)", command("resume", folder.path).stderr)
     told = events(folder, "crash", "restart", "leave")
     assert sorted(event[:2] for event in told.elements()) == [("crash", 1), ("leave", 2), ("restart", 1)]
     assert dict(folder.rows("SELECT node, max(round) FROM round GROUP BY node")) == {0: 30, 1: 30, 2: 11, 3: 30}

@@ -1,16 +1,13 @@
 """--engine threads: all clients in the launcher's own process, where prints and a debugger work, with the same bits."""
 
-import os
-import pty
 import re
 import subprocess
 from collections.abc import Callable
 
-import psutil
 import pytest
 
 from foreign import sheafgossip
-from runs import Going, assert_same, run_here_again, small
+from runs import Going, assert_same, in_a_terminal, run_here_again, small
 
 from .test_repeats_to_the_bit import LOGISTIC
 
@@ -82,34 +79,15 @@ def test_who_leaves_the_debugger_ends_the_run_as_ctrl_c_does(debug, last):
     assert b"Traceback" not in said
 
 
-@pytest.mark.parametrize("is_interrupted", [False, True])
-def test_in_a_terminal_a_client_is_looked_at_and_goes_on_or_ctrl_c_ends_the_run(debug, is_interrupted):
-    ours, theirs = pty.openpty()
-    terminal = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
-    going = debug("client.node == 3 and __import__('pdb').set_trace()", **terminal)
-    os.close(theirs)
-    said = b""
-
-    def until(text: bytes) -> bytes:
-        nonlocal said
-        while text not in said:
-            said += os.read(ours, 1 << 16)  # at its end OSError
-        _, _, said = said.partition(text)
-
-    until(b"(Pdb client 3) ")
-    processes = going.processes()
-    if is_interrupted:
-        going.signal()
-    else:
-        os.write(ours, b"p client.theta.size\n")
-        until(b"650")
-        os.write(ours, b"c\n")
-        until(b"finished")
-    with pytest.raises(OSError, match="Input/output error"):
-        until(b"nobody has it open any more")
-    os.close(ours)
-    assert going.process.wait(timeout=100) == (130 if is_interrupted else 0)
-    assert psutil.wait_procs(processes, timeout=10)[1] == []
+@pytest.mark.parametrize(("typed", "code"), [([("650", "c\n")], 0), ([("650", "\x03")], 130)])
+def test_in_a_terminal_a_client_is_looked_at_and_goes_on_or_ctrl_c_ends_the_run(tmp_path, with_round, typed, code):
+    """All processes have ended when nobody has the terminal open any more."""
+    environment = with_round(ROUND.format(body="client.node == 3 and __import__('pdb').set_trace()"))
+    (tmp_path / "mine.toml").write_text(small(algorithm="added"))
+    typed = [("(Pdb client 3) ", "p client.theta.size\n"), *typed]
+    words = ("run", tmp_path / "mine.toml", "--out", tmp_path / "run", *THREADS)
+    ended, written = in_a_terminal(*words, typed=typed, **environment)
+    assert (ended, ("finished" in written)) == (code, not code), written
 
 
 @pytest.mark.parametrize("body", ["__import__('time').sleep(600)", "exec('while True: pass')", "input()", "pass"])

@@ -1,15 +1,13 @@
 """Looking at real runs from another process, and from another terminal."""
 
 import os
-import pty
 import re
 import signal
 import stat
-import sys
 
 import pytest
 
-from runs import CLI, Going, RunFolder, small
+from runs import Going, RunFolder, in_a_terminal, small
 
 SHORT = small('training = {work = "full", alpha = 0.5}', rounds=5, samples=400, algorithm="")
 LONG = SHORT.replace("rounds = 5", "rounds = 1_000_000\nevaluation.every = 0")
@@ -21,26 +19,6 @@ def going(start) -> Going:
     going = start(LONG)
     going.until_round(5)
     return going
-
-
-def in_a_terminal(*arguments: object, interrupt_at: str | None = None) -> tuple[int, str]:
-    """(exit code, all that was written to it) of a command in a terminal of 80 columns."""
-    pid, terminal = pty.fork()
-    if not pid:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.environ |= {"TERM": "xterm-256color", "PYTHONUTF8": "1", "COLUMNS": "80", "LINES": "24"}
-        os.execv(sys.executable, [*CLI, *map(str, arguments)])
-    written = b""
-    while True:
-        try:
-            written += os.read(terminal, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-        if interrupt_at and interrupt_at.encode() in written:
-            os.write(terminal, b"\x03")
-            interrupt_at = None
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written.decode()
 
 
 def test_finished_runs_are_shown_once_one_after_the_other_and_no_file_is_left_behind(run_in_threads, begin, tmp_path):
@@ -99,7 +77,7 @@ def test_in_a_terminal_a_run_is_a_picture_that_ends_with_the_result_unless_other
 def test_in_a_terminal_ctrl_c_gives_the_cursor_back(tmp_path):
     (tmp_path / "config.toml").write_text(LONG)
     words = "run", tmp_path / "config.toml", "--out", tmp_path / "run"
-    code, written = in_a_terminal(*words, interrupt_at=" left")
+    code, written = in_a_terminal(*words, typed=[(" left", "\x03")])
     assert code == 130
     assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
     assert "interrupted: the records so far are kept" in written
