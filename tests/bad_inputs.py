@@ -61,6 +61,7 @@ TEXTS = {
     "not.csv.gz": "a,b",
     "not.parquet": "a,b",
     "not.npz": "hello",
+    "new.mat": "MATLAB 7.3 MAT-file".ljust(124) + "\0\2IM" + "\0" * 512,
     "g-empty.txt": "",
     "g-one.txt": "0\n",
     "g-three.txt": "0 1 2\n",

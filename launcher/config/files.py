@@ -1,6 +1,6 @@
 """Reads configuration files, their bases and overrides, and the runs that they describe."""
 
-from collections.abc import KeysView, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,13 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
     variants, wanted, setting = tree.pop("compare", None) or [], _overrides(overrides), setting or {}
     if "compare" in wanted:
         raise ConfigError("--set compare: [[compare]] tables are written in the file")
-    _require_use(_keys(wanted) - setting.keys(), _merge(tree, wanted), variants)
-    configs = _runs(_merge(tree, wanted), variants, setting)
+    both, mark = _merge(tree, wanted), object()
+    for key in sorted(flat(wanted, lists=True).keys() - setting.keys()) if variants else ():
+        marked = _merge(both, _tree({key: mark}, "--set"))
+        if not any(mark in flat(_merge(marked, variant)).values() for variant in variants):
+            why = "every [[compare]] table of the file sets it, or another algorithm, and wins"
+            raise ConfigError(f"--set {key}: {why}; change it there, or take a file without [[compare]] tables")
+    configs = _runs(both, variants, setting)
     try:
         as_written = _runs(tree, variants, {}) if wanted or setting else configs
     except ConfigError:  # only with what the command line adds is the file whole
@@ -32,8 +37,8 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
     # what a file says itself, and not the one that it starts from, has an effect
     own = parse_toml(read_text(path))
     for variant, config in zip(own.pop("compare", []), as_written, strict=False):
-        refuse(dict.fromkeys(_keys(variant), ""), [config])
-    refuse(dict.fromkeys(_keys(own), ""), as_written)
+        refuse(dict.fromkeys(flat(variant, lists=True), ""), [config])
+    refuse(dict.fromkeys(flat(own, lists=True), ""), as_written)
     if not setting:  # else the sweep sees to all points of its grids
         refuse_without_effect(overrides, configs)
     return configs
@@ -58,21 +63,7 @@ def _runs(tree: dict[str, Any], variants: Sequence[dict[str, Any]], setting: Map
 
 def refuse_without_effect(overrides: Sequence[str], configs: Sequence[RunConfig], option: str = "--set") -> None:
     """Raises ConfigError where an override of the command line has no effect in any of the runs."""
-    refuse({key: f"{option} {text}: " for text in overrides for key in _keys(_overrides([text]))}, configs)
-
-
-def _keys(tree: Mapping[str, Any]) -> KeysView[str]:
-    return flat(tree, lists=True).keys()
-
-
-def _require_use(wanted: set[str], below: dict[str, Any], variants: Sequence[dict[str, Any]]) -> None:
-    """Raises ConfigError where [[compare]] tables leave nothing of an override as it is."""
-    mark = object()
-    for key in sorted(wanted) if variants else ():
-        marked = _merge(below, _tree({key: mark}, "--set"))
-        if not any(mark in flat(_merge(marked, variant)).values() for variant in variants):
-            why = "every [[compare]] table of the file sets it, or another algorithm, and wins"
-            raise ConfigError(f"--set {key}: {why}; change it there, or take a file without [[compare]] tables")
+    refuse({key: f"{option} {text}: " for text in overrides for key in flat(_overrides([text]), lists=True)}, configs)
 
 
 def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from scipy.io import savemat
 import bad_inputs
 from foreign import sheafgossip
 from sheafgossip.launcher.config.files import load
-from sheafgossip.launcher.config.sections import ConfigError, validate
+from sheafgossip.launcher.config.sections import ConfigError, RunConfig, keys_of, validate
 from sheafgossip.launcher.data.pool import DataError
 from sheafgossip.launcher.data.sets import load as load_data
 from sheafgossip.launcher.data.sets import read_idx
@@ -78,9 +78,6 @@ def test_a_bad_input_is_one_line_and_2_and_leaves_nothing_behind(folder, line, s
 
 # -- odd contents of files, which the list cannot hold -----------------------------------------------------------------
 
-SECTIONS = ("topology", "data", "model", "training", "algorithm", "transport", "time", "links", "faults", "compare",
-            "base", "name", "seed", "clients", "reproduction")  # fmt: skip
-
 
 def data_of(path: Path, dataset: str):
     return load_data(validate({"data": {"dataset": dataset, "root": str(path)}}).data, 0, 2)
@@ -91,11 +88,12 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
+KEYS = st.sampled_from([*keys_of(RunConfig), "compare", "base"])
 TABLES = st.dictionaries(st.sampled_from(("name", "path", "root", "kind", "edges", "mix", "label")), VALUES)
 
 
 @settings(max_examples=200)
-@given(st.dictionaries(st.sampled_from(SECTIONS) | st.text(max_size=8), VALUES | TABLES, max_size=4))
+@given(st.dictionaries(KEYS | st.text(max_size=8), VALUES | TABLES, max_size=4))
 def test_any_tree_is_a_configuration_or_refused(tree):
     with suppress(ConfigError):
         validate(tree)
@@ -137,15 +135,14 @@ def test_an_npz_file_that_announces_more_than_it_holds_is_refused(tmp_path, shap
 )
 def test_a_damaged_table_is_read_or_refused(tmp_path, name, damage, length):
     frame = pandas.DataFrame({"a": np.arange(20.0), "target": np.arange(20) % 2, "client": np.arange(20) % 4})
+    made, text = io.BytesIO(), frame.to_csv(index=False).encode()
     if name == "x.npz":
-        np.savez_compressed(tmp_path / name, **{column: frame[column].to_numpy() for column in frame})
+        np.savez_compressed(made, **{column: frame[column].to_numpy() for column in frame})
     elif name == "x.parquet":
-        frame.to_parquet(tmp_path / name)
+        frame.to_parquet(made)
     else:
-        frame.to_csv(
-            tmp_path / name, index=False, compression={"method": "gzip", "mtime": 0} if ".gz" in name else None
-        )
-    content = bytearray((tmp_path / name).read_bytes())
+        made.write(gzip.compress(text, mtime=0) if name == "x.csv.gz" else text)
+    content = bytearray(made.getvalue())
     for place, byte in damage:
         content[int(place * len(content))] = byte
     (tmp_path / name).write_bytes(content[: int(length * len(content))] if length < 0.5 else content)

@@ -1,11 +1,19 @@
 """How files, bases, tables of runs and overrides make a configuration, and which of its keys have an effect. What is
 refused stands in bad_inputs.txt."""
 
+import re
+from functools import cache
+from pathlib import Path
+
 import pytest
 
+from sheafgossip.launcher.config import reference
 from sheafgossip.launcher.config.files import load
-from sheafgossip.launcher.config.sections import ConfigError, validate, without_effect
+from sheafgossip.launcher.config.sections import ConfigError, RunConfig, keys_of, validate, without_effect
+from sheafgossip.launcher.planner.scenario import Fault, UnlikeEdge
 from sheafgossip.launcher.studies.sweep import parse_grids, plan
+from sheafgossip.node.algorithms import ALGORITHMS
+from sheafgossip.topology.section import Section
 
 EVERYTHING = """
 name = "all of it"
@@ -122,18 +130,15 @@ def test_a_file_says_only_what_differs_from_its_base(write):
     assert "base = 'run.toml'" in refusal(load, write("base = 'back.toml'"))
 
 
-@pytest.mark.parametrize(
-    ("transport", "keyed", "between"),
-    [
+def test_over_tcp_there_are_keys_unless_told_otherwise_and_between_hosts_the_same_codec():
+    for transport, keyed, between in (
         ({"protocol": "ipc"}, False, "none"),
         ({"host": "10.1.2.3", "protocol": "tcp", "codec": "int8"}, True, "int8"),
         ({"host": "127.0.0.5", "keys": False, "protocol": "tcp", "codec_between": "int8"}, False, "int8"),
         ({"codec": "int8", "codec_between": "none"}, False, "none"),
-    ],
-)
-def test_over_tcp_there_are_keys_unless_told_otherwise_and_between_hosts_the_same_codec(transport, keyed, between):
-    found = validate({"transport": transport}).transport
-    assert (found.keyed, found.between) == (keyed, between)
+    ):
+        found = validate({"transport": transport}).transport
+        assert (found.keyed, found.between) == (keyed, between)
 
 
 # -- keys that are written and can have no effect are refused, or told -------------------------------------------------
@@ -180,3 +185,35 @@ def test_what_a_base_or_an_override_leaves_without_effect_is_told_and_not_refuse
     assert said.startswith("--set data.beta=0.1: data.beta = 0.1: has no effect")
     (config,) = load(path, ["training.work=full", "algorithm.name=fedavg"])
     assert list(without_effect(config)) == ["training.batch_size", "topology.p"]
+
+
+# -- docs/configuration.md, which is made from the sections themselves -------------------------------------------------
+
+describe = cache(reference.describe)
+SECTIONS = {name: key.default for name, key in keys_of(RunConfig).items() if isinstance(key.default, Section)}
+TABLES = {f"## `[{name}]`": type(section) for name, section in SECTIONS.items()}
+TABLES |= {"## `[[faults]]`": Fault, "## `[[links.edges]]`": UnlikeEdge}
+TABLES |= {f'### `name = "{name}"`': algorithm for name, algorithm in ALGORITHMS.items()}
+
+
+def keys_below(title: str) -> dict[str, tuple[str, str]]:
+    """{key: (its bounds and default, its meaning)}, as told between a heading and the next one."""
+    text = describe().partition(f"{title}\n")[2].partition("\n#")[0]
+    assert not text.lstrip().startswith("- ") or "outside" in title, "the table itself is not described"
+    entries = re.findall(r"^- \*\*`(\w+)`\*\*(?: · (.*))?(?:\n\n  (.*))?", text, re.MULTILINE)
+    return {key: (bounds, meaning) for key, bounds, meaning in entries}
+
+
+def test_the_page_in_docs_is_up_to_date_and_has_no_table_among_the_keys_outside_tables():
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    assert page.read_text() == describe() + "\n", "docs/configuration.md is stale: run `make docs`"
+    assert set(keys_below("## Keys outside any table")) == set(keys_of(RunConfig)) - {*SECTIONS, "algorithm", "faults"}
+
+
+@pytest.mark.parametrize("title", TABLES)
+def test_every_key_of_every_table_is_described(title):
+    found = keys_below(title)
+    assert set(found) == set(keys_of(TABLES[title])) - ({"name"} if title.startswith("###") else set())
+    for key, (bounds, meaning) in found.items():
+        assert any(word in bounds for word in ("default", "required", "table")), key
+        assert meaning, key

@@ -1,4 +1,5 @@
-"""What a run will take and what is said where that is not there, where its clients are placed, and FLT's encoders."""
+"""What a run will take and what is said where that is not there, where its clients are placed, which graphs algorithms
+take, and FLT's encoders."""
 
 import math
 import os
@@ -19,9 +20,11 @@ from sheafgossip.launcher import ONE_THREAD
 from sheafgossip.launcher.config.sections import ConfigError, PlacementSection, validate
 from sheafgossip.launcher.prepare import prepared
 from sheafgossip.launcher.prepare.assignments import Host, Site, chosen_hosts, place
-from sheafgossip.launcher.prepare.preparation import prepare_run, train_encoder
+from sheafgossip.launcher.prepare.preparation import check_graphs, draw_graphs, prepare_run, train_encoder
 from sheafgossip.launcher.prepare.prepared import Need, allowances, check_resources, need_of
+from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.node.algorithms.flt import Autoencoder
+from sheafgossip.node.algorithms.server import ServerAlgorithm
 from sheafgossip.topology import Graph
 
 # -- memory, time and open files ---------------------------------------------------------------------------------------
@@ -219,6 +222,59 @@ def test_one_machine_stands_for_several_hosts_and_several_are_cut_to_so_many():
     for hosts, chosen in (([Host("here", cores=4)], parts), (THREE, THREE[:2])):
         assert chosen_hosts(PlacementSection(hosts=2), hosts) == chosen
         assert chosen_hosts(PlacementSection(), hosts) == hosts
+
+
+# -- which algorithm takes which graph: what does not fit is refused, naming the key and what is allowed ---------------
+
+CHANGING = {"p": 0.5, "redraw_every": 10}
+ONE_WAY = {"p": 0.5, "directed": True}
+ONE_PEER = {"kind": "one-peer-exponential"}
+REGULAR = {"kind": "ring", "directed": True}
+ALLOWED = {  # with what a refusal begins
+    "changing": (CHANGING, "topology.redraw_every = 10", {"local", "d-psgd", "gradient-tracking", "push-sum"}),
+    "changing and directed": (CHANGING | ONE_WAY, "topology.directed = true", {"local", "push-sum"}),
+    "directed": (ONE_WAY, "topology.directed = true", {"local", "push-sum"}),
+    "directed and regular": (REGULAR, "topology.directed = true", {"local", "d-psgd", "push-sum"}),
+    "exponential": ({"kind": "exponential"}, "topology.kind = 'exponential'", {"local", "d-psgd", "push-sum"}),
+    "one peer": (ONE_PEER, "topology.kind = 'one-peer-exponential'", {"local", "d-psgd", "push-sum"}),
+    "changing, were there more rounds": (CHANGING | {"redraw_every": 100}, "", set(ALGORITHMS)),
+}
+WITH_A_SERVER = {name for name, algorithm in ALGORITHMS.items() if issubclass(algorithm, ServerAlgorithm)}
+
+
+def configured(topology: dict, name: str, **more):
+    return validate({"clients": 8, "topology": topology, "algorithm": {"name": name} | more})
+
+
+@pytest.mark.parametrize("name", sorted(WITH_A_SERVER))
+def test_an_algorithm_with_a_server_has_a_star_of_its_own(name):
+    config = configured(CHANGING | ONE_WAY, name)
+    graphs = draw_graphs(config)
+    check_graphs(config, graphs)
+    assert not graphs.changes
+    assert graphs.union.edges == tuple((client, 8) for client in range(8))
+
+
+@pytest.mark.parametrize("name", ["ghn", "shn"])
+def test_a_server_that_is_told_relations_is_told_the_edges_of_the_topology(tmp_path, name):
+    site = Site(tmp_path, "ipc:///nowhere")
+    prepared = prepare_run(configured({"kind": "ring"}, name, graph="topology"), tmp_path, site)
+    assert sorted(prepared.assignments[8].facts) == sorted([*((i, i + 1) for i in range(7)), (0, 7)])
+    assert prepared.assignments[0].facts is None
+
+
+@pytest.mark.parametrize("graph", ALLOWED)
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - WITH_A_SERVER))
+def test_an_algorithm_runs_on_the_graphs_it_is_made_for_and_on_no_others(graph, name):
+    topology, key, able = ALLOWED[graph]
+    config = configured(topology, name)
+    graphs = draw_graphs(config)
+    if name in able:
+        check_graphs(config, graphs)
+        return
+    with pytest.raises(ConfigError, match=rf"^{key}: algorithm\.name = {name!r} needs .*$") as refused:
+        check_graphs(config, graphs)
+    assert all(repr(other) in str(refused.value) for other in able)
 
 
 # -- encoders ----------------------------------------------------------------------------------------------------------

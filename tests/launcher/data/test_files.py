@@ -31,7 +31,8 @@ def read(tmp_path):
         elif form == ".mat":
             savemat(path, content)
         elif form == ".npz":
-            np.savez(path, **{name: np.array(values.tolist()) for name, values in content.items()})
+            lists = isinstance(content, pd.DataFrame)
+            np.savez(path, **{name: np.array(values.tolist()) if lists else values for name, values in content.items()})
         elif form == ".parquet":
             pytest.importorskip("pyarrow")
             content.to_parquet(path)
@@ -192,14 +193,10 @@ def test_labels_and_owners_become_their_places_in_sorted_order_and_targets_one_c
         assert (pool.y.shape, pool.y.dtype, pool.outputs) == ((8, outputs), np.float32, outputs)
 
 
-def test_only_bytes_that_are_images_are_scaled(tmp_path):
+def test_bytes_of_images_are_scaled_channels_move_to_the_front_and_series_stay_series(read):
     for shape, expected in (((8, 4, 5), np.ones((8, 1, 4, 5))), ((8, 4), np.full((8, 4), 255))):
-        np.savez(tmp_path / "bytes.npz", x=np.full(shape, 255, np.uint8), y=LABELS)
-        pool = load(DataSection(dataset="npz", root=tmp_path / "bytes.npz"), 0)
+        pool = read("npz", {"x": np.full(shape, 255, np.uint8), "y": LABELS})
         assert np.array_equal(pool.inputs(np.arange(8)), expected)
-
-
-def test_channels_at_the_end_move_to_the_front_and_series_of_several_features_stay_series(read):
     for channels in (1, 3):
         images = np.random.default_rng(0).random((8, 4, 5, channels))
         pool = read("npz", {"x": images, "y": LABELS})
@@ -299,12 +296,6 @@ def test_minus_one_and_one_become_classes_0_and_1_from_a_row_or_a_column_of_cell
     assert (pool.task, pool.outputs) == ("classification", 2)
     assert pool.y.tolist() == np.concatenate(signs)[:, 0].clip(0).tolist()
     assert np.bincount(pool.client).tolist() == [5, 7, 4]
-
-
-def test_a_matlab_file_of_version_7_3_is_refused_with_what_to_do(tmp_path):
-    (tmp_path / "school.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(512))
-    said = refusal(load, DataSection(dataset="school", root=tmp_path), 0)
-    assert "version 7.3; save it with -v7" in said
 
 
 def test_the_real_file_has_139_schools_and_15362_students():
