@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest, norm, uniform
 
@@ -31,7 +31,6 @@ every_dtype = pytest.mark.parametrize("dtype", list(EPS))
 
 
 @given(data=st.data(), size=st.integers(1, 12), seed=st.integers(0, 1000))
-@settings(deadline=None)
 def test_fixed_maps_do_what_their_matrices_do_and_refuse_to_be_updated(data, size, seed):
     coordinates = st.lists(st.integers(0, size - 1), unique=True, min_size=1).map(np.array)
     weights = st.just(1.0) | st.floats(1e-3, 10)

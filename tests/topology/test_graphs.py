@@ -173,7 +173,6 @@ any_graph = st.builds(draw, st.just(TopologySpec(p=0.4, tries=1000)), st.integer
 ends = st.tuples(st.integers(0, 8), st.integers(0, 8)).filter(lambda ends: ends[0] != ends[1])
 
 
-@settings(deadline=None)
 @given(arcs=st.sets(ends))
 def test_neighbours_and_parts_are_those_of_networkx(arcs):
     directed = Graph.of(9, arcs, directed=True)
@@ -219,7 +218,6 @@ def test_importing_topology_loads_no_heavy_library():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
-@settings(deadline=None)
 @given(graph=any_graph, weights=st.sampled_from(["metropolis-hastings", "max-degree"]))
 def test_weights_are_doubly_stochastic_zero_but_for_neighbours_and_mix_to_the_mean(graph, weights):
     matrix = mixing_matrix(graph, weights).toarray()
@@ -245,7 +243,6 @@ def test_columns_of_a_directed_graphs_weights_sum_to_one_and_rows_where_it_is_re
         assert graph.is_regular == regular == bool(np.allclose(W.sum(axis=1), 1))
 
 
-@settings(deadline=None)
 @given(graph=any_graph)
 def test_matchings_hold_every_edge_once_no_client_twice_and_are_fewer_than_twice_the_largest_degree(graph):
     numbers = matchings(graph)

@@ -12,7 +12,6 @@ import pytest
 from sheafgossip.launcher.config.data import DataSection, SyntheticTable
 from sheafgossip.launcher.data.pool import DataError
 from sheafgossip.launcher.data.sets import load, torchvision_datasets
-from sheafgossip.launcher.data.shards import cut
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
@@ -188,6 +187,7 @@ def test_a_group_has_one_task_and_deviation_is_the_distance_from_it_relative_to_
     theta = parameters(draw(groups=2, deviation=0, noise=0, samples=200))
     assert np.linalg.norm(theta - theta[[0] * 4 + [4] * 4], axis=1).max() < 1e-4
     assert np.linalg.norm(theta[0] - theta[4]) > 0.5
+    assert draw(groups=3).groups.tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
     exact, apart = (parameters(draw(deviation=d, noise=0, dimensions=400, samples=500)) for d in (0, 0.3))
     distance = np.linalg.norm(apart - exact, axis=1) / np.linalg.norm(exact, axis=1)
     assert np.allclose(distance, 0.3, rtol=0.2)
@@ -206,14 +206,6 @@ def test_classes_without_noise_are_told_apart_by_a_linear_model():
     pool = draw("classification", clients=1, groups=1, classes=3, noise=0, dimensions=5, samples=400)
     assert (pool.outputs, pool.y.dtype, set(pool.y.tolist())) == (3, np.int64, {0, 1, 2})
     assert LogisticRegression(C=1e6, max_iter=5000).fit(pool.x, pool.y).score(pool.x, pool.y) == 1
-
-
-@pytest.mark.parametrize(("partition", "groups"), [("auto", [0, 0, 0, 1, 1, 1, 2, 2]), ("even", [0] * CLIENTS)])
-def test_the_group_of_each_client_is_known_unless_samples_are_mixed(partition, groups):
-    section = DataSection(dataset="synthetic", partition=partition, synthetic=SyntheticTable(groups=3, samples=8))
-    shards = list(cut(section, load(section, 0, CLIENTS), CLIENTS, 0))
-    assert [shard.about.group for shard in shards] == groups
-    assert {(len(shard.y_train), len(shard.y_test)) for shard in shards} == {(6, 2)}
 
 
 def test_the_seed_alone_decides_and_a_client_does_not_depend_on_how_many_others_a_group_has():

@@ -293,12 +293,13 @@ def test_tasks_are_dealt_in_turn_and_answer_the_same_samples_differently():
     assert all(np.array_equal(one.x_train, other.x_train) for one, other in zip(alone, mixed, strict=True))
 
 
-def test_the_group_of_a_client_is_that_of_its_owner_or_its_cluster():
+def test_the_group_of_a_client_is_that_of_its_owner_or_its_cluster_and_unknown_where_samples_are_mixed():
     owner = np.repeat(np.arange(6), 5)
     pool = replace(numbered(30, client=owner), groups=np.array([0, 1, 0, 1, 2, 2]))
     for seed in range(5):  # only some owners take part
         for shard in shards_of(pool, 3, seed):
             assert shard.about.group == pool.groups[owner[min(ids(shard.x_train))]]
+    assert {shard.about.group for shard in shards_of(pool, 3, partition="even")} == {0}
     shards = shards_of(numbered(120, classes=6), 6, partition="clusters", clusters=ClustersTable(count=3))
     assert [shard.about.group for shard in shards] == [0, 0, 1, 1, 2, 2]
 
