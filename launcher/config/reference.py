@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -109,10 +110,7 @@ def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
 
 def _line(text: str | None) -> str:
     """Returns Markdown that shows a text as it is, in one line."""
-    text = " ".join((text or "").split())
-    for mark in ("\\", "*", "<"):
-        text = text.replace(mark, f"\\{mark}")
-    return text
+    return re.sub(r"([\\*<])", r"\\\1", " ".join((text or "").split()))
 
 
 _INTRODUCTION = """\

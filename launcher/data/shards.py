@@ -72,9 +72,8 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
     """Writes the shard of every client into ``folder``, one in memory at a time. Raises DataError."""
     pool = load(section, seed, clients)
     partition = chosen(section, pool)
-    owned = partition == "natural" and pool.client is not None
-    owners, left_out = owners_of(pool, section.min_samples) if owned else ([], ())
     shards = cut(section, pool, clients, seed)
+    owners, left_out = owners_of(pool, section.min_samples) if partition == "natural" else ([], ())
     folder.mkdir(parents=True, exist_ok=True)
     summaries, targets = [], []
     for client, shard in enumerate(shards):
