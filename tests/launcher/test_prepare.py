@@ -113,15 +113,10 @@ def test_a_run_of_more_processes_than_are_allowed_is_refused_even_by_force(monke
 
 def as_nobody(limit: int, program: str) -> subprocess.CompletedProcess[str]:
     """A program of a user who may have so many processes and threads, in a folder of theirs."""
-
-    def become_nobody() -> None:
-        resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-
     with tempfile.TemporaryDirectory() as folder:  # pytest's own are for their owner only
         os.chown(folder, NOBODY, NOBODY)
-        options = {"cwd": folder, "env": os.environ | ONE_THREAD | {"HOME": folder}, "preexec_fn": become_nobody}
+        options = {"cwd": folder, "env": os.environ | ONE_THREAD | {"HOME": folder}, "user": NOBODY, "group": NOBODY}
+        options["preexec_fn"] = lambda: resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
         words = [sys.executable, "-c", program]
         return subprocess.run(words, **options, capture_output=True, text=True, timeout=60)
 
