@@ -1,99 +1,22 @@
-"""A client while its plan is played: what it does in a round, what it has got from its neighbours, its links to them.
-
-A pattern of communication is a script: a generator of steps, begun anew in each round of a client. It goes on when its
-last step is over: a Send at once, a Compute when the local work is done, a Wait when each neighbour that is waited for
-has got far enough, or the deadline has passed.
-"""
+"""A client while its plan is played: what it has got from its neighbours, what it waits for, its links to them."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop
-from typing import NamedTuple
 
 import numpy as np
 
 from ...transport.schedule import Schedule
 from .draws import latencies, strikes
 from .plan import Incarnation
-from .scenario import Fault, Links, Scenario, Star
+from .scenario import Fault, Links, Scenario
 
 _OF_LINKS = ("loss", "duplicate", "delay", "reorder", "cut", "partition")
 _OF_MESSAGES = {
     "uses": "i4", "copies": "u1", "to_life": "u1", "needed": "i4", "comes": "u1", "into_life": "u1", "keep": "i4",
     "delays": "f8",
 }  # fmt: skip
-
-
-class Send(NamedTuple):
-    """The uplink is given the phase's message for all neighbours that are there, or for those in ``to``."""
-
-    phase: int
-    to: frozenset[int] | None = None
-
-
-class Wait(NamedTuple):
-    """The client waits for the phase's messages of all neighbours, or of those in ``of``, and uses them."""
-
-    phase: int
-    of: frozenset[int] | None = None
-    bounded: bool = True  # by the deadline
-    own_round_only: bool = False  # whatever time.silence says, a message of another round is not used
-    overtaken_by: int | None = None  # a phase: its message of round 2 or later ends the wait, too
-
-
-class Compute(NamedTuple):
-    """The client does its local work."""
-
-
-Step = Send | Wait | Compute
-
-
-def gossip(phases: int) -> Iterator[Step]:
-    """An exchange with all neighbours, the local work, then the other exchanges."""
-    if not phases:
-        yield Compute()
-    for phase in range(phases):
-        yield Send(phase)
-        yield Wait(phase)
-        if phase == 0:
-            yield Compute()
-
-
-def server(star: Star, round: int) -> Iterator[Step]:
-    """Waits for the round's participants, then answers."""
-    opening = star.opening if round == 1 else 0
-    for phase in range(opening):
-        yield Send(phase)
-        yield Wait(phase)
-    yield Wait(opening, star.participants[round - 1], overtaken_by=0 if opening else None)
-    yield Send(opening, star.receivers[round - 1])
-
-
-def participant(star: Star, client: "Client", now: float) -> Iterator[Step]:
-    """A server's client works and sends where it takes part, then waits for the answer where it gets one.
-
-    The deadline bounds the wait of a client that has just sent; one that has only to be called waits until it is. A
-    client that comes back takes no part in its first round, it only gets the answer; one that has an answer of a later
-    round before it begins to work leaves out the rounds up to there, as their results have been made without it; and
-    one without an answer goes on with what it has.
-    """
-    round, answered = client.round, 0
-    opening = star.opening if round == 1 else 0
-    for phase in range(opening):
-        yield Wait(phase, own_round_only=True)
-        yield Send(phase)
-    if round > 1:
-        (answers,) = client.mail[0]
-        answers.take_in(now)
-        answered = answers.freshest
-    takes_part = client.number in star.participants[round - 1] and answered < round != client.listens_in
-    if takes_part:
-        yield Compute()
-        yield Send(opening)
-    if client.number in star.receivers[round - 1] and answered <= round:
-        overtaken_by = 0 if opening else None  # the answer is message 0 of later rounds
-        yield Wait(opening, bounded=takes_part, own_round_only=True, overtaken_by=overtaken_by)
 
 
 @dataclass(slots=True)
@@ -120,7 +43,8 @@ class Mail:
 
 @dataclass(slots=True, eq=False)
 class PendingWait:
-    step: Wait
+    phase: int
+    after_opening: bool  # then message 0 of round 2 or later, which overtook the one waited for, ends the wait, too
     began: float
     needed: int  # the round that every neighbour has to get to
     ready: list[float] = field(default_factory=list)  # by neighbour: when it needs no more waiting for, as far as known
@@ -148,11 +72,12 @@ class Client:
         self.ends = [fault for fault in scenario.of_kind("crash", "leave") if number in fault.clients]  # still to come
         self.round = 1
         self.begun = 0  # the last round that it has begun
-        self.script: Iterator[Step] = iter(())  # of the present round, what is still to come
+        self.life: Iterator[None] = iter(())  # what its present incarnation still has to do
         self.wait: PendingWait | None = None
         self.here = True
         self.gone_since = math.inf
         self.back_from_round: int | None = None  # a restart that waits for its neighbours to get to this round
+        self.is_answered = scenario.star is not None and number < scenario.learners  # it is a server's client
         self.listens_in = 0  # with a server, the first round of one that is back or late: it only gets the answer
         self.uplink_free = 0.0
         self.incarnations = [Incarnation(1, 1, 0.0)]

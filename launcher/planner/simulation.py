@@ -1,11 +1,11 @@
 """Plays a scenario as a discrete-event simulation: the pure function from which every plan comes.
 
-Each client goes through its rounds by its script (``clients.py``); which message it uses when some are late is the rule
-of ``transport/schedule.py``. Events at the same moment come in the order of client numbers.
+What a client does is a generator, which yields where it has to wait for an event. Which message it uses when some are
+late is the rule of ``transport/schedule.py``. Events at the same moment come in the order of client numbers.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from ...transport.schedule import Schedule, chosen_round, needed_round
-from .clients import Channel, Client, Compute, PendingWait, Send, Wait, gossip, participant, server
+from .clients import Channel, Client, PendingWait
 from .draws import ComputeTimes
 from .plan import Incarnation, Plan, PlanError, SentMessage
-from .scenario import Fault, Scenario
+from .scenario import Fault, Scenario, Star
 
 _FIRST, _STEP = 0, 1  # at one moment: restarts and news of crashes, then what clients do
+_Steps = Iterator[None]
 
 
 def simulate(scenario: Scenario) -> Plan:
@@ -40,6 +41,7 @@ class _Simulation:
         self.events: list[tuple[float, int, str, str]] = []
         self.synchronous = True
         self.withheld = 0
+        self.now = 0.0
         self._heap: list[tuple[float, int, int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = count()
 
@@ -47,7 +49,7 @@ class _Simulation:
         for client in self.clients:
             late = [fault for fault in self.scenario.of_kind("join") if client.number in fault.clients]
             if not late:
-                self._at(0.0, _STEP, client, self._start_round)
+                self._begin(client)
                 continue
             client.here, client.gone_since, self.synchronous = False, -math.inf, False
             client.incarnations.clear()
@@ -55,8 +57,8 @@ class _Simulation:
             if late[0].at_s is not None:
                 self._at(late[0].at_s, _FIRST, client, self._come_back, None)
         while self._heap:
-            now, _, number, _, action, arguments = heappop(self._heap)
-            action(self.clients[number], now, *arguments)
+            self.now, _, number, _, action, arguments = heappop(self._heap)
+            action(self.clients[number], *arguments)
         if waiting := [(client, client.wait) for client in self.clients if client.wait is not None]:
             raise self._endless(*waiting[0 if self.star is None else -1])  # the server holds up all others
         schedules = tuple(client.schedule for client in self.clients)
@@ -88,52 +90,88 @@ class _Simulation:
             "and time.silence to 'stale' or 'skip'"
         )
 
-    # -- a round -------------------------------------------------------------------------------------------------------
+    # -- what a client does --------------------------------------------------------------------------------------------
 
-    def _start_round(self, client: Client, now: float) -> None:
-        if not client.here:
-            return
-        for fault in client.ends:
-            if fault.is_due(client.round, now):
-                return self._end(client, now, fault)
-        for other in client.neighbours:
-            if other.back_from_round is not None and client.round >= other.back_from_round:
-                self._come_back(other, now, other.back_from_round)
-        client.schedule.start[client.round - 1] = now
-        client.begun = client.round
-        if self.star is None:
-            client.script = gossip(self.scenario.phases)
-        elif client.number == self.scenario.learners:
-            client.script = server(self.star, client.round)
-        else:
-            client.script = participant(self.star, client, now)
-        self._go_on(client, now)
+    def _begin(self, client: Client) -> None:
+        client.life = self._live(client)
+        self._at(self.now, _STEP, client, self._go_on)
 
-    def _go_on(self, client: Client, now: float) -> None:
-        for step in client.script:
-            match step:
-                case Send():
-                    self._send(client, now, step)
-                case Wait():
-                    return self._wait(client, now, step)
-                case Compute():
-                    seconds = self.compute_times(client.number, client.round, now)
-                    client.schedule.compute[client.round - 1] = seconds
-                    return self._at(now + seconds, _STEP, client, self._go_on)
-        client.schedule.end[client.round - 1] = now
-        client.incarnations[-1].last, client.incarnations[-1].end_s = client.round, now
-        client.round += 1
-        if client.round > self.scenario.rounds:
-            for channel in client.channels:
-                self._look_again(client, now, channel)
-        elif self.star is None:
-            self._start_round(client, now)
-        else:  # a client may have nothing to do for many rounds
-            self._at(now, _STEP, client, self._start_round)
+    def _go_on(self, client: Client) -> None:
+        next(client.life, None)
 
-    def _send(self, client: Client, now: float, step: Send) -> None:
-        phase, to = step
-        own, round, row = client.schedule, client.round, client.round - 1
+    def _live(self, client: Client) -> _Steps:
+        while client.round <= self.scenario.rounds:
+            for fault in client.ends:
+                if fault.is_due(client.round, self.now):
+                    self._end(client, fault)
+                    return
+            for other in client.neighbours:
+                if other.back_from_round is not None and client.round >= other.back_from_round:
+                    self._come_back(other, other.back_from_round)
+            client.schedule.start[client.round - 1] = self.now
+            client.begun = client.round
+            if self.star is None:
+                yield from self._gossip(client)
+            elif client.is_answered:
+                yield from self._take_part(client, self.star)
+            else:
+                yield from self._serve(client, self.star)
+            client.schedule.end[client.round - 1] = self.now
+            client.incarnations[-1].last, client.incarnations[-1].end_s = client.round, self.now
+            client.round += 1
+            if self.star is not None and client.round <= self.scenario.rounds:
+                self._at(self.now, _STEP, client, self._go_on)
+                yield  # a client may have nothing to do for many rounds
+        for channel in client.channels:
+            self._look_again(client, channel)
+
+    def _gossip(self, client: Client) -> _Steps:
+        if not self.scenario.phases:
+            yield from self._work(client)
+        for phase in range(self.scenario.phases):
+            self._send(client, phase)
+            yield from self._receive(client, phase)
+            if phase == 0:
+                yield from self._work(client)
+
+    def _serve(self, client: Client, star: Star) -> _Steps:
+        round, opening = client.round, star.opening if client.round == 1 else 0
+        for phase in range(opening):
+            self._send(client, phase)
+            yield from self._receive(client, phase)
+        yield from self._receive(client, opening, star.participants[round - 1])
+        self._send(client, opening, star.receivers[round - 1])
+
+    def _take_part(self, client: Client, star: Star) -> _Steps:
+        """The deadline bounds the wait of a client that has just sent; one that has only to be called waits until it
+        is. A client that comes back takes no part in its first round, it only gets the answer; one that has an answer
+        of a later round before it begins to work leaves out the rounds up to there, as their results have been made
+        without it; and one without an answer goes on with what it has."""
+        round, answered = client.round, 0
+        opening = star.opening if round == 1 else 0
+        for phase in range(opening):
+            yield from self._receive(client, phase)
+            self._send(client, phase)
+        if round > 1:
+            (answers,) = client.mail[0]
+            answers.take_in(self.now)
+            answered = answers.freshest
+        takes_part = client.number in star.participants[round - 1] and answered < round != client.listens_in
+        if takes_part:
+            yield from self._work(client)
+            self._send(client, opening)
+        if client.number in star.receivers[round - 1] and answered <= round:
+            yield from self._receive(client, opening, bounded=takes_part)
+
+    def _work(self, client: Client) -> _Steps:
+        seconds = self.compute_times(client.number, client.round, self.now)
+        client.schedule.compute[client.round - 1] = seconds
+        self._at(self.now + seconds, _STEP, client, self._go_on)
+        yield
+
+    def _send(self, client: Client, phase: int, to: frozenset[int] | None = None) -> None:
+        """Gives the uplink the phase's message for all neighbours that are there, or for those in ``to``."""
+        own, round, row, now = client.schedule, client.round, client.round - 1, self.now
         to_life, own_copies = own.to_life[row, phase], own.copies[row, phase]
         left = max(now, client.uplink_free)
         for place, channel in enumerate(client.channels):
@@ -157,83 +195,84 @@ class _Simulation:
             wait = other.wait
             if wait is None or arrived >= wait.ready[there]:
                 continue
-            overtakes = round > 1 and phase == wait.step.overtaken_by
-            if overtakes or (phase == wait.step.phase and round >= wait.needed):
+            overtakes = wait.after_opening and round > 1 and phase == 0
+            if overtakes or (phase == wait.phase and round >= wait.needed):
                 wait.ready[there] = arrived
                 self._plan_end(other, wait)
         client.uplink_free = left
 
-    # -- a wait --------------------------------------------------------------------------------------------------------
-
-    def _wait(self, client: Client, now: float, step: Wait) -> None:
-        wait = client.wait = PendingWait(step, now, needed_round(client.round, self.scenario.staleness))
+    def _receive(self, client: Client, phase: int, of: frozenset[int] | None = None, *, bounded: bool = True) -> _Steps:
+        """Waits for the phase's messages of all neighbours, or of those in ``of``, if ``bounded`` until the deadline,
+        and uses them. Whatever time.silence says, a server's client uses no message of another round."""
+        own, round, row, scenario = client.schedule, client.round, client.round - 1, self.scenario
+        after_opening = self.star is not None and round == 1 and phase == self.star.opening > 0
+        wait = client.wait = PendingWait(phase, after_opening, self.now, needed_round(round, scenario.staleness))
         wait.ready = [
-            self._ready(client, wait, place, now) if step.of is None or other.number in step.of else -math.inf
+            self._ready(client, wait, place) if of is None or other.number in of else -math.inf
             for place, other in enumerate(client.neighbours)
         ]
-        if step.bounded and math.isfinite(self.scenario.deadline_s):
-            self._at(now + self.scenario.deadline_s, _STEP, client, self._proceed, wait, True)
+        if bounded and math.isfinite(scenario.deadline_s):
+            self._at(self.now + scenario.deadline_s, _STEP, client, self._end_wait, wait, True)
         self._plan_end(client, wait)
+        yield
+        now, last = self.now, max(wait.ready, default=self.now)
+        own.deadlines[row] += last > now
+        if now > wait.began:
+            own.idle[row] += now - wait.began
+            place = next(place for place, ready in enumerate(wait.ready) if ready > now or ready == last)
+            own.waited_for[row] = client.neighbours[place].number
+        for place, mail in enumerate(client.mail[phase]):
+            mail.take_in(now)
+            if of is None or client.neighbours[place].number in of:
+                has_own = round in mail.arrived
+                used = chosen_round(round, mail.freshest, has_own, scenario.staleness, scenario.silence)
+                self.synchronous &= used == round
+                own.uses[row, phase, place] = used if used == round or not client.is_answered else 0
+                client.asked[row, phase, place] = True
 
-    def _ready(self, client: Client, wait: PendingWait, place: int, now: float) -> float:
+    # -- how long a client waits ---------------------------------------------------------------------------------------
+
+    def _ready(self, client: Client, wait: PendingWait, place: int) -> float:
         """Returns when the client needs not wait for a neighbour any more, as far as is known now."""
-        comes = client.mail[wait.step.phase][place].first_from(wait.needed)
-        if wait.step.overtaken_by is not None:
-            comes = min(comes, client.mail[wait.step.overtaken_by][place].first_from(2))
+        comes = client.mail[wait.phase][place].first_from(wait.needed)
+        if wait.after_opening:
+            comes = min(comes, client.mail[0][place].first_from(2))
         if comes < math.inf:
-            return max(now, comes)
+            return max(self.now, comes)
         other = client.neighbours[place]
         if other.here:
             sends = client.round >= other.incarnations[-1].first and client.round != other.listens_in
-            return math.inf if sends and other.round <= self.scenario.rounds else now
-        return max(now, other.gone_since + self.scenario.notice_s)
+            return math.inf if sends and other.round <= self.scenario.rounds else self.now
+        return max(self.now, other.gone_since + self.scenario.notice_s)
 
     def _plan_end(self, client: Client, wait: PendingWait) -> None:
         """Sets down when the wait ends, once all it waits for is known."""
         if (end := max([wait.began, *wait.ready])) != wait.end:
             wait.end = end
             if end < math.inf:
-                self._at(end, _STEP, client, self._proceed, wait, False)
+                self._at(end, _STEP, client, self._end_wait, wait, False)
 
-    def _look_again(self, _: Client, now: float, channel: Channel) -> None:
+    def _look_again(self, _: Client, channel: Channel) -> None:
         """The client at the far end of the channel hears that the one at this end has gone or finished."""
         client, wait = channel.to, channel.to.wait
-        if wait is not None and wait.ready[channel.place] > now:
-            wait.ready[channel.place] = self._ready(client, wait, channel.place, now)
+        if wait is not None and wait.ready[channel.place] > self.now:
+            wait.ready[channel.place] = self._ready(client, wait, channel.place)
             self._plan_end(client, wait)
 
-    def _proceed(self, client: Client, now: float, wait: PendingWait, deadline: bool) -> None:
-        """Ends the wait, unless that has ended already or has become longer."""
-        if client.wait is not wait or not (deadline or now == wait.end):
-            return
-        client.wait = None
-        own, step, round, row = client.schedule, wait.step, client.round, client.round - 1
-        last = max(wait.ready, default=now)
-        own.deadlines[row] += last > now
-        if now > wait.began:
-            own.idle[row] += now - wait.began
-            place = next(place for place, ready in enumerate(wait.ready) if ready > now or ready == last)
-            own.waited_for[row] = client.neighbours[place].number
-        for place, mail in enumerate(client.mail[step.phase]):
-            mail.take_in(now)
-            if step.of is None or client.neighbours[place].number in step.of:
-                has_own = round in mail.arrived
-                used = chosen_round(round, mail.freshest, has_own, self.scenario.staleness, self.scenario.silence)
-                self.synchronous &= used == round
-                own.uses[row, step.phase, place] = used if used == round or not step.own_round_only else 0
-                client.asked[row, step.phase, place] = True
-        self._go_on(client, now)
+    def _end_wait(self, client: Client, wait: PendingWait, deadline: bool) -> None:
+        """Unless it has ended already, or has become longer."""
+        if client.wait is wait and (deadline or self.now == wait.end):
+            client.wait = None
+            self._go_on(client)
 
     # -- crashes, restarts, late joins ---------------------------------------------------------------------------------
 
-    def _end(self, client: Client, now: float, fault: Fault) -> None:
-        """The client's process crashes, or leaves, before the round that it was about to begin."""
+    def _end(self, client: Client, fault: Fault) -> None:
         client.ends.remove(fault)
-        client.here, client.gone_since = False, now
-        present = client.incarnations[-1]
+        present, now = client.incarnations[-1], self.now
+        client.here, client.gone_since, self.synchronous = False, now, False
         present.last, present.end_s = client.round - 1, now
         present.ending = "crash" if fault.kind == "crash" else "leave"
-        self.synchronous = False
         self.events.append((now, client.number, fault.kind, f"before round {client.round}"))
         for channel in client.channels:
             self._at(now + self.scenario.notice_s, _FIRST, client, self._look_again, channel)
@@ -242,7 +281,7 @@ class _Simulation:
         elif fault.restart_after_s is not None:
             self._at(now + fault.restart_after_s, _FIRST, client, self._come_back, None)
 
-    def _come_back(self, client: Client, now: float, round: int | None) -> None:
+    def _come_back(self, client: Client, round: int | None) -> None:
         """A new process. Where clients wait for each other it takes part from a round that none of its neighbours at
         work has begun yet: in one that is under way each could wait for the other."""
         others, earlier = [other for other in client.neighbours if other.here], client.incarnations
@@ -253,19 +292,16 @@ class _Simulation:
         client.back_from_round = None
         if round > self.scenario.rounds:
             return
-        # the last round of which a state has been written; None where the client came late and has written none
         every = self.scenario.checkpoint_every
-        ended = (number for each in reversed(earlier) for number in range(each.last, each.first - 1, -1))
-        at_start = 0 if earlier and earlier[0].first == earlier[0].number == 1 else None
-        state = next((number for number in ended if every and number % every == 0), at_start)
+        written = [n for each in earlier for n in range(each.first, each.last + 1) if every and n % every == 0]
+        state = max(written, default=0 if earlier and earlier[0].first == 1 else None)  # None: it came late
         client.round, client.here, client.gone_since = round, True, math.inf
-        is_client_of_server = self.star is not None and client.number < self.scenario.learners
-        client.listens_in = round if is_client_of_server and round > 1 and state != round - 1 else 0
+        client.listens_in = round if client.is_answered and round > 1 and state != round - 1 else 0
         client.forget(self.scenario.phases)
         detail = f"from round {round}" + (f", with the state of round {state}" if state is not None else "")
-        self.events.append((now, client.number, "restart" if earlier else "join", detail))
-        earlier.append(Incarnation(len(earlier) + 1, round, now, last=round - 1, state_round=state))
-        self._at(now, _STEP, client, self._start_round)
+        self.events.append((self.now, client.number, "restart" if earlier else "join", detail))
+        earlier.append(Incarnation(len(earlier) + 1, round, self.now, last=round - 1, state_round=state))
+        self._begin(client)
 
     # -- what follows from it all --------------------------------------------------------------------------------------
 
