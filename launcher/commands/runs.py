@@ -101,30 +101,27 @@ def _show(folders: list[Path], ended: Sequence[Finished], root: Path) -> int:
     several = folders != [root]
     show(render_summary(summarize_all(folders), width=width()))
     show(f"{'run folders in' if several else 'run folder'}: {relative(root)}")
-    for result in ended:
-        tell(result.prepared.folder, result.outcome, result.prepared.config.label if several else "")
-    code = exit_code(result.outcome for result in ended)
+    code = tell((each.prepared.folder, each.outcome, each.prepared.config.label if several else "") for each in ended)
     if code == _INTERRUPTED and several:
         say(f"the same command with --out {relative(root)} goes on with what is missing", err=True)
     return code
 
 
-def exit_code(outcomes: Iterable[Outcome]) -> int:
-    """Returns that of the worst outcome; 0 where there is none."""
-    return max((_EXIT_CODES[outcome.status] for outcome in outcomes), default=_FINISHED)
-
-
-def tell(folder: Path, outcome: Outcome, name: str = "") -> None:
-    """Tells a run's warnings and the causes of its failure on standard error."""
-    prefix = f"{name}: " if name else ""
-    lines = [f"{prefix}{line}" for line in remarks_on(folder)]
-    lines += [f"error: {prefix}{cause}" for cause in outcome.causes[:_CAUSES_SHOWN]]
-    if (more := len(outcome.causes) - _CAUSES_SHOWN) > 0:
-        lines.append(f"error: {prefix}and {more} more; see table event of run.sqlite")
-    if outcome.status == "interrupt":
-        lines.append(f"{prefix}interrupted: the records so far are kept")
-    for line in lines:
-        say(line, err=True)
+def tell(ended: Iterable[tuple[Path, Outcome, str]]) -> int:
+    """Tells warnings and causes of failure on standard error. Returns the exit code of the worst outcome, 0 of none."""
+    code = _FINISHED
+    for folder, outcome, name in ended:
+        code = max(code, _EXIT_CODES[outcome.status])
+        prefix = f"{name}: " if name else ""
+        lines = [f"{prefix}{line}" for line in remarks_on(folder)]
+        lines += [f"error: {prefix}{cause}" for cause in outcome.causes[:_CAUSES_SHOWN]]
+        if (more := len(outcome.causes) - _CAUSES_SHOWN) > 0:
+            lines.append(f"error: {prefix}and {more} more; see table event of run.sqlite")
+        if outcome.status == "interrupt":
+            lines.append(f"{prefix}interrupted: the records so far are kept")
+        for line in lines:
+            say(line, err=True)
+    return code
 
 
 def watch(folder: Path, plain: bool) -> int:
@@ -230,12 +227,11 @@ def sweep(file: Path, grid: Words, seeds: int, jobs: int, overrides: Words, out:
         finished = Comparison(summarize_all([folder for folder in folders if is_finished(folder)]), plan.keys)
         write_groups(root / "sweep.csv", finished)
         write_runs(root / "runs.csv", folders, plan.keys)
-    for each in ended:
-        tell(each.run.folder, each.outcome, each.run.folder.name)
+    code = tell((each.run.folder, each.outcome, each.run.folder.name) for each in ended)
     if finished.groups:
         show_comparison(finished)
     show(f"run folders, sweep.csv and runs.csv in: {relative(root)}")
-    if code := exit_code(each.outcome for each in ended):
+    if code:
         say(f"the same command with --out {relative(root)} goes on with what is missing", err=True)
     return code
 
@@ -261,9 +257,7 @@ def reproduce(
     with Display(quiet=quiet) as display:
         follower = _OneByOne(display)
         ended = run_missing([run for each in runs.values() for run in each], follower, accept_diverged=True)
-    for result in ended:
-        tell(result.prepared.folder, result.outcome, result.prepared.config.label)
-    code = exit_code(result.outcome for result in ended)
+    code = tell((each.prepared.folder, each.outcome, each.prepared.config.label) for each in ended)
     if code == _INTERRUPTED:
         say("the same command goes on with the runs that are left", err=True)
         return code

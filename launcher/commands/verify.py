@@ -13,7 +13,7 @@ from ...transport.connections import counts_bytes
 from ..config.sections import ConfigError, RunConfig, validate
 from ..studies.folders import new_folder
 from ..studies.runner import Finished, Observer, run_all
-from .runs import exit_code, tell
+from .runs import tell
 
 _LENGTHS = (10, 1_000, 100_000)  # of a short frame, a long one, and one that a socket does not take in one piece
 
@@ -66,8 +66,7 @@ def verify(floats: Sequence[int] | None, every: bool, out: Path | None) -> int:
             tcp, ipc = good.get(f"{case.name}, tcp"), good.get(f"{case._replace(keys=False).name}, ipc")
             if tcp and ipc:
                 verified.append(verify_run(case.name, tcp, ipc, keys=case.keys))
-        for run in runs:
-            tell(run.prepared.folder, run.outcome, run.prepared.config.label)
+        code = tell((run.prepared.folder, run.outcome, run.prepared.config.label) for run in runs)
     if verified:
         show(render_runs(verified))
     if (connections := render_directions(verified, every=every)) is not None:
@@ -75,7 +74,7 @@ def verify(floats: Sequence[int] | None, every: bool, out: Path | None) -> int:
     complaints = [complaint for run in verified for complaint in run.complaints]
     for complaint in complaints:
         say(f"error: {complaint}", err=True)
-    if (code := exit_code(run.outcome for run in runs)) or complaints:
+    if code or complaints:
         return code or 1
     say(f"all {sum(run.comparison.connections for run in verified)} connections agree to the byte, in both directions")
     return 0
