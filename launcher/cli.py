@@ -29,6 +29,7 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 """A command line that cannot be understood; the name of the error depends on the version of typer."""
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Configuration of the run.")]
+RunOrRuns = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or the folder of several runs.")]
 RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]
 Overrides = Annotated[
     list[str] | None,
@@ -137,10 +138,7 @@ def resume(
 
 
 @_command("runs")
-def watch(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or the folder of several runs.")],
-    plain: Plain = False,
-) -> None:
+def watch(folder: RunOrRuns, plain: Plain = False) -> None:
     """Look at a run that goes on in another terminal, until it ends.
 
     The run takes no notice of it. The exit code is that of the run. Ctrl-C ends the looking, and leaves the run alone.
@@ -187,7 +185,7 @@ def report(
 
 @_command("results")
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or the folder of several runs.")],
+    folder: RunOrRuns,
     to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, parquet, json, or tensorboard.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the files; by default RUN/export.")] = None,
 ) -> None:

@@ -27,7 +27,8 @@ from chaos.records import Records, differences, number_of, same_arrays
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import RunConfig
 from sheafgossip.launcher.processes.engine import EngineName
-from sheafgossip.launcher.studies.runner import Finished, Means, resume, run_all
+from sheafgossip.launcher.studies.folders import planned_in
+from sheafgossip.launcher.studies.runner import Finished, Means, resume, run_each
 
 ROOT = Path(__file__).parents[1]
 CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
@@ -155,7 +156,7 @@ def _signals_as_before() -> Iterator[None]:
 @_signals_as_before()
 def run_here(configs: Sequence[RunConfig], folder: Path, engine: EngineName = "local") -> list[Finished]:
     """With this process as launcher."""
-    return run_all(configs, folder, means=Means(engine))
+    return run_each(planned_in(folder, configs), means=Means(engine))
 
 
 @_signals_as_before()

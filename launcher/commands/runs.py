@@ -27,11 +27,11 @@ from ..prepare.preparation import once_for_alike, prepare_run
 from ..prepare.prepared import Prepared, need_of
 from ..processes.engine import open_engine
 from ..run.display import Banner, Display
-from ..run.earlier import PlannedRun, begin_anew, is_finished, missing_of
+from ..run.earlier import begin_anew, is_finished, missing_of
 from ..run.folder import relative
 from ..run.run import Outcome
 from ..studies import reproduction
-from ..studies.folders import begun_folder, folders_of, names_of, new_folder
+from ..studies.folders import begun_folder, names_of, new_folder, planned_in
 from ..studies.runner import Finished, Means, Observer, run_each, run_missing
 from ..studies.runner import resume as take_up
 from ..studies.sweep import Ended, alone_in, parse_grids, prepare, run_in_jobs
@@ -39,6 +39,7 @@ from ..studies.sweep import plan as plan_sweep
 from .results import show_comparison
 
 Words = Sequence[str] | None
+Number = int | None
 
 _FINISHED, _FAILED, _INTERRUPTED = 0, 1, 130
 _EXIT_CODES = {"finish": _FINISHED, "failure": _FAILED, "interrupt": _INTERRUPTED}
@@ -53,8 +54,8 @@ def run(file: Path, overrides: Words, out: Path | None, quiet: bool, plain: bool
     before = begun_folder(out, configs)
     root_folder = nullcontext(before) if before else new_folder(out, file)
     with root_folder as root, Display(quiet=quiet, plain=plain or how.engine == "threads") as display:
-        folders = folders_of(configs, root)
-        runs = list(map(PlannedRun, configs, folders))
+        runs = planned_in(root, configs)
+        folders = [run.folder for run in runs]
         if before:
             runs = missing_of(runs)
             begin_anew(runs)
@@ -64,7 +65,7 @@ def run(file: Path, overrides: Words, out: Path | None, quiet: bool, plain: bool
     return _show([folder for folder in folders if folder not in not_begun], ended, root)
 
 
-def resume(folder: Path, rounds: int | None, quiet: bool, plain: bool, **means: Any) -> int:
+def resume(folder: Path, rounds: Number, quiet: bool, plain: bool, **means: Any) -> int:
     how = Means(**means)
     with Display(quiet=quiet, plain=plain or how.engine == "threads") as display:
         result = take_up(folder.resolve(), _Follower(display), how, rounds=rounds)
@@ -237,22 +238,13 @@ def sweep(file: Path, grid: Words, seeds: int, jobs: int, overrides: Words, out:
 
 
 def reproduce(
-    what: str | None,
-    small: bool,
-    data_root: Path | None,
-    seeds: int | None,
-    rounds: int | None,
-    out: Path,
-    overrides: Words,
-    listed: bool,
-    quiet: bool,
+    what: str | None, listed: bool, seeds: Number, rounds: Number, out: Path, overrides: Words, quiet: bool, **size: Any
 ) -> int:
     if what is None or listed:
         say("\n".join(f"{name:<9}{title}" for name in reproduction.names() for title in reproduction.titles(name)))
         return _FINISHED
     changed = [*(overrides or ()), *([f"rounds={rounds}"] if rounds else [])]
-    parts = reproduction.parts_of(what, small=small, data_root=data_root, overrides=changed)
-    parts, left_out = reproduction.with_data(what, parts)
+    parts, left_out = reproduction.with_data(what, reproduction.parts_of(what, overrides=changed, **size))
     runs = {part.stem: reproduction.planned(part, seeds, out.resolve()) for part in parts}
     with Display(quiet=quiet) as display:
         follower = _OneByOne(display)

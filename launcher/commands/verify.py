@@ -11,8 +11,8 @@ from ...metrics.text import say, show
 from ...metrics.verification import render_directions, render_runs, verify_run
 from ...transport.connections import counts_bytes
 from ..config.sections import ConfigError, RunConfig, validate
-from ..studies.folders import new_folder
-from ..studies.runner import Finished, Observer, run_all
+from ..studies.folders import new_folder, planned_in
+from ..studies.runner import Finished, Observer, run_each
 from .runs import tell
 
 _LENGTHS = (10, 1_000, 100_000)  # of a short frame, a long one, and one that a socket does not take in one piece
@@ -59,7 +59,7 @@ def verify(floats: Sequence[int] | None, every: bool, out: Path | None) -> int:
     configs = [case.config("tcp") for case in cases] + [case.config("ipc") for case in cases if not case.keys]
     temporary = tempfile.TemporaryDirectory(prefix="sheafgossip-verify-")
     with temporary if out is None else new_folder(out, Path("verify")) as root:
-        runs = run_all(configs, Path(root), _Announcer())
+        runs = run_each(planned_in(Path(root), configs), _Announcer())
         good = {run.prepared.config.label: run.prepared.folder for run in runs if run.outcome.status == "finish"}
         verified = []
         for case in cases:

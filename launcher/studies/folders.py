@@ -10,6 +10,7 @@ from pathlib import Path
 from ...metrics import lock
 from ...topology.errors import UserError
 from ..config.sections import ConfigError, RunConfig
+from ..run.earlier import PlannedRun
 from ..run.folder import make, remove_empty
 
 
@@ -40,13 +41,14 @@ def begun_folder(out: Path | None, configs: Sequence[RunConfig]) -> Path | None:
     """Returns ``out``, where it holds some of the runs that a configuration file describes, and no other runs."""
     if out is None or len(configs) == 1 or not out.is_dir():
         return None
-    runs = {path.parent for name in ("run.sqlite", "config.toml") for path in out.resolve().glob(f"*/{name}")}
-    return out.resolve() if runs and runs <= set(folders_of(configs, out.resolve())) else None
+    there = {path.parent for name in ("run.sqlite", "config.toml") for path in out.resolve().glob(f"*/{name}")}
+    return out.resolve() if there and there <= {run.folder for run in planned_in(out.resolve(), configs)} else None
 
 
-def folders_of(configs: Sequence[RunConfig], root: Path) -> list[Path]:
-    """Returns where the runs go: a single one into ``root`` itself, several in folders below it. Raises ConfigError."""
-    return [root] if len(configs) == 1 else [root / name for name in names_of(configs)]
+def planned_in(root: Path, configs: Sequence[RunConfig]) -> list[PlannedRun]:
+    """Plans a single run in ``root`` itself, several in folders below it. Raises ConfigError."""
+    names = names_of(configs) if len(configs) > 1 else [""]
+    return [PlannedRun(config, root / name) for config, name in zip(configs, names, strict=True)]
 
 
 def names_of(configs: Sequence[RunConfig]) -> list[str]:

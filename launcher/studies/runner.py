@@ -19,7 +19,7 @@ from ..run import earlier
 from ..run.earlier import PlannedRun
 from ..run.folder import STORING_S, Claim, own_files, require_plain
 from ..run.run import Outcome, Run
-from .folders import folders_of, raised_as, require_empty
+from .folders import raised_as, require_empty
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,6 @@ class Observer:
 
     def has_ended(self, finished: Finished) -> None:
         pass
-
-
-def run_all(
-    configs: Sequence[RunConfig], root: Path, observer: Observer = Observer(), means: Means = Means()
-) -> list[Finished]:
-    """As ``run_each``, of runs that have not begun: a single one lives in ``root`` itself, several below it."""
-    return run_each(list(map(PlannedRun, configs, folders_of(configs, root))), observer, means)
 
 
 def run_missing(
