@@ -6,6 +6,7 @@ in ``-small.toml`` at the small one.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -238,7 +239,8 @@ def render(part: Part, results: list[Result]) -> Table:
             for each in [f"{title}\npaper", "ours"] if column in published else [title]:
                 table.add_column(each, justify="right", vertical="bottom", no_wrap=True)
     by_name, heading = {result.name: result for result in results}, ""
-    for line in dict.fromkeys(_without(name, endings) for name in by_name):
+    ending_of = re.compile(f" ({'|'.join(map(re.escape, endings))})$")
+    for line in dict.fromkeys(ending_of.sub("", name) for name in by_name):
         label = line
         if part.about.across:
             above, _, value = line.rpartition(" ")
@@ -255,10 +257,6 @@ def render(part: Part, results: list[Result]) -> Table:
         flaws = [f"({run.group.flaw})" for run in runs if run.group and run.group.flaw]
         table.add_row(" ".join([label, *flaws]), *cells)
     return table
-
-
-def _without(name: str, endings: tuple[str, ...]) -> str:
-    return next((name.removesuffix(f" {ending}") for ending in endings if ending and name.endswith(ending)), name)
 
 
 def _ours(results: list[Result], result: Result, group: Group, column: str) -> str:

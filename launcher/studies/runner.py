@@ -1,8 +1,8 @@
 """Makes runs one after the other: what has a checkpoint goes on from it, everything else begins anew."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,11 +69,15 @@ def run_each(runs: Sequence[PlannedRun], observer: Observer = Observer(), means:
     """Prepares every run in its folder, or takes it up from its checkpoint, and runs them in turn, also where one
     fails. Raises ConfigError, RunFolderError before any has started, also where memory is too small, unless forced."""
     finished: list[Finished] = []
-    with _claimed(runs) as claims, means.open(run.config for run in runs) as engine:
+    with ExitStack() as stack:
+        claims = [stack.enter_context(_claim(run.folder)) for run in runs]
+        engine = stack.enter_context(means.open(run.config for run in runs))
         interrupts.handle()
         for run in runs:
             if run.has_checkpoint:
                 earlier.require_sound_records(run.folder)
+            elif any(path.stat().st_size for path in own_files(run.folder)):
+                require_empty(run.folder)  # another run has begun, and ended, there meanwhile
         new = {claim: run.config for claim, run in zip(claims, runs, strict=True) if not run.has_checkpoint}
         prepared = _prepare_all(new, engine, means.force) if new else {}  # while the engine loads its libraries
         for claim, run in zip(claims, runs, strict=True):
@@ -90,15 +94,26 @@ def resume(
 ) -> Finished:
     """Takes up an interrupted run; with ``rounds``, a finished one, too, until it has so many. Raises ConfigError,
     RunFolderError."""
-    with _interrupted(folder, rounds) as (claim, config), means.open([config]) as engine:
+    with means.open([earlier.read_run(folder, rounds)]) as engine:
         interrupts.handle()
+        return take_up(folder, engine, observer, rounds)
+
+
+def take_up(folder: Path, engine: Engine, observer: Observer = Observer(), rounds: int | None = None) -> Finished:
+    """As ``resume``, on an engine that is there; also begins a run that is only prepared."""
+    earlier.read_run(folder, rounds)  # what cannot be is refused before anything is touched
+    with raised_as(f"{folder}: cannot be written", RunFolderError):
+        claim = Claim(folder, earlier.still_going_on(folder), STORING_S)
+    with claim:
+        config = earlier.read_run(folder, rounds)  # it may have come to its end meanwhile
         return _run(_taken_up(claim, config, engine, rounds), claim, engine, observer)
 
 
-def take_up(folder: Path, engine: Engine) -> Finished:
-    """Takes up a run on an engine that is there; also begins one that is only prepared."""
-    with _interrupted(folder) as (claim, config):
-        return _run(_taken_up(claim, config, engine), claim, engine, Observer())
+def _claim(folder: Path) -> Claim:
+    """Keeps it for this process alone. Raises ConfigError, RunFolderError."""
+    require_plain(folder)
+    with raised_as(f"--out {folder}: cannot be written"):
+        return Claim(folder, ConfigError(f"--out {folder}: another run is at work in it; choose another name"))
 
 
 def _preparation(engine: Engine, *, force: bool = False) -> Callable[..., Prepared]:
@@ -148,28 +163,3 @@ def _taken_up(claim: Claim, config: RunConfig, engine: Engine, rounds: int | Non
 
 def _run(prepared: Prepared, claim: Claim, engine: Engine, observer: Observer) -> Finished:
     return Finished(prepared, Run(prepared, engine, observer.begins(prepared), lock=claim.descriptor)())
-
-
-@contextmanager
-def _claimed(runs: Sequence[PlannedRun]) -> Iterator[list[Claim]]:
-    """Keeps the folders of the runs for this process alone. Raises ConfigError, RunFolderError."""
-    with ExitStack() as stack:
-        claims = []
-        for run in runs:
-            require_plain(run.folder)
-            taken = ConfigError(f"--out {run.folder}: another run is at work in it; choose another name")
-            with raised_as(f"--out {run.folder}: cannot be written"):
-                claims.append(stack.enter_context(Claim(run.folder, taken)))
-            if not run.has_checkpoint and any(path.stat().st_size for path in own_files(run.folder)):
-                require_empty(run.folder)  # another run has begun, and ended, there meanwhile
-        yield claims
-
-
-@contextmanager
-def _interrupted(folder: Path, rounds: int | None = None) -> Iterator[tuple[Claim, RunConfig]]:
-    """Keeps a run that can be taken up for this process alone. What cannot be is refused before anything is touched."""
-    earlier.read_run(folder, rounds)
-    with raised_as(f"{folder}: cannot be written", RunFolderError):
-        claim = Claim(folder, earlier.still_going_on(folder), STORING_S)
-    with claim:
-        yield claim, earlier.read_run(folder, rounds)  # it may have come to its end meanwhile
