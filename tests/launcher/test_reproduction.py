@@ -11,17 +11,8 @@ from scipy.io import savemat
 
 from foreign import sheafgossip
 from made import printed
-from sheafgossip.launcher.studies.reproduction import (
-    PAPER,
-    Result,
-    names,
-    parts_of,
-    planned,
-    remarks,
-    render,
-    titles,
-    with_data,
-)
+from sheafgossip.launcher.studies import reproduction
+from sheafgossip.launcher.studies.reproduction import Result, names, parts_of, planned, titles
 from sheafgossip.node.algorithms import ALGORITHMS
 
 
@@ -37,7 +28,7 @@ def failed(part):
 def test_it_is_known_what_there_is_and_every_published_section_is_shown():
     assert names() == ["table4", "table5", "table6", "all", "fedsak1", "fedsak2", "fedsak3", "figure2", "figure3",
                        "figure4", "figure6", "shn1", "shn2"]  # fmt: skip
-    published = tomllib.loads((PAPER / "published.toml").read_text())
+    published = tomllib.loads((reproduction.PAPER / "published.toml").read_text())
     assert set(published) <= {part.about.published or part.stem for what in names() for part in parts(what)}
     code, out, _ = sheafgossip("reproduce")
     assert code == 0
@@ -67,6 +58,7 @@ IMAGES = ("mnist", "cifar10")
 def test_the_papers_size_is_that_of_the_paper_and_a_round_one_mini_batch_gradient(what, data):
     assert not data or {part.data: part.configs[0].clients for part in parts(what)} == {d: CLIENTS[d] for d in data}
     for small in (False, True):
+        assert {part.about.seeds for part in parts(what, small)} == {1}
         training = [config.training for part in parts(what, small) for config in part.configs]
         work = {(each.work, each.epochs if each.work == "epochs" else each.steps) for each in training}
         assert work == {("steps", 1), ("epochs", 1)} if what == "table4" else {("steps", 1)}
@@ -89,33 +81,28 @@ def test_tables_have_the_runs_of_the_paper(small):
 
 def test_a_table_shows_algorithms_in_one_line_of_80_columns_and_is_followed_by_what_differs():
     (part,) = parts("table5")
-    lines = [line.split() for line in printed(render(part, failed(part))).splitlines()]
+    lines = [line.split() for line in printed(reproduction.render(part, failed(part))).splitlines()]
     assert ["0.0001", "92.38±0.38", "failed", "162", "–", "91.79±0.51", "failed", "808", "–"] in lines
     assert [line for line in lines if len(line) == 1 and line[0][0].isalpha()] == [
         ["small-world"], ["scale-free"], ["complete"]
     ]  # fmt: skip
     part = parts("table4", small=True)[-1]
-    told = printed(render(part, failed(part)), remarks(part, failed(part), ["rounds=2"]))
+    told = printed(reproduction.render(part, failed(part)), reproduction.remarks(part, failed(part), ["rounds=2"]))
     for text in ("94.3±0.12", "failed", "not 40 with MNIST", "27.9 MB", "rounds=2 (from the command line)"):
         assert text in told
 
 
 @pytest.mark.parametrize("small", [False, True])
-def test_all_has_every_algorithm_on_a_rotated_and_a_label_skewed_problem(small):
+def test_all_has_every_algorithm_on_a_rotated_and_a_label_skewed_problem_with_three_seeds(small, tmp_path):
     turned, skewed = sorted(parts("all", small), key=lambda part: part.configs[0].data.partition)
     for part in (turned, skewed):
         assert {config.algorithm.name for config in part.configs} == set(ALGORITHMS)
         assert part.about.columns == ("accuracy", "worst_10", "sent", "wall", "memory")
+        for seeds, expected in ((None, 3), (1, 1)):
+            drawn = Counter(run.config.seed for run in planned(part, seeds, tmp_path))
+            assert drawn == dict.fromkeys(range(expected), len(part.configs))
     assert all(len(config.data.rotations) == 4 for config in turned.configs)
     assert all(config.data.partition == "classes" and config.data.rotations == (0,) for config in skewed.configs)
-
-
-def test_all_has_three_seeds_unless_told_and_the_others_one(tmp_path):
-    part, other = parts("all", small=True)[0], parts("table4", small=True)[0]
-    runs = planned(part, None, tmp_path)
-    assert Counter(run.config.seed for run in runs) == dict.fromkeys(range(3), len(runs) // 3)
-    assert {run.config.seed for run in planned(part, 1, tmp_path)} == {0}
-    assert {run.config.seed for run in planned(other, None, tmp_path)} == {0}
 
 
 def test_parts_whose_data_is_missing_are_left_out_and_told(tmp_path):
@@ -124,6 +111,6 @@ def test_parts_whose_data_is_missing_are_left_out_and_told(tmp_path):
         cells["X"][0, school], cells["Y"][0, school] = np.ones((8, 28)), np.ones((8, 1))
     (tmp_path / "school").mkdir()
     savemat(tmp_path / "school" / "school.mat", cells)
-    there, told = with_data("figure6", parts_of("figure6", small=False, data_root=tmp_path, overrides=[]))
+    there, told = reproduction.with_data("figure6", parts_of("figure6", small=False, data_root=tmp_path, overrides=[]))
     assert ([part.data for part in there], len(told)) == (["school"], 3)
     assert any("Figure 6, Vehicle: left out" in line and "vehicle.mat" in line for line in told)

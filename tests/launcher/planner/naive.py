@@ -49,11 +49,11 @@ class Naive:
         drawn = (scenario.rounds, scenario.phases), scenario.seed
         self.links = {edge: scenario.links.get(edge, Links()) for edge in scenario.message_bytes}
         self.latency = {edge: latencies(link, *drawn, *edge) for edge, link in self.links.items()}
-        self.lost = {edge: strikes(link.loss, *drawn, "loss", *edge) for edge, link in self.links.items()}
-        self.struck = [
-            (fault, {edge: strikes(fault.probability, *drawn, "fault", number, *edge) for edge in self.links})
-            for number, fault in enumerate(scenario.faults)
-        ]
+        lost = {edge: strikes(link.loss, *drawn, "loss", *edge) for edge, link in self.links.items()}
+        self.struck = [(Fault("loss"), lost)]
+        for number, fault in enumerate(scenario.faults):
+            draws = {edge: strikes(fault.probability, *drawn, "fault", number, *edge) for edge in self.links}
+            self.struck.append((fault, draws))
         self.link_free, self.arrived = defaultdict(float), defaultdict(float)
         self.now, self.moments = 0.0, []
         self.messages: list[SentMessage] = []
@@ -166,7 +166,7 @@ class Naive:
                 arrived += fault.delay_s if fault.kind in ("delay", "reorder") else 0
             if "reorder" not in kinds:
                 arrived = self.arrived[edge] = max(arrived, self.arrived[edge])
-            copies = 0 if "loss" in kinds or self.lost[edge][row, phase] else 1 + ("duplicate" in kinds)
+            copies = 0 if "loss" in kinds else 1 + ("duplicate" in kinds)
             message = SentMessage(*edge, me.round, phase, self.now, left, arrived, copies)
             self.messages.append(message)
             me.own["copies"][row, phase, place] = copies

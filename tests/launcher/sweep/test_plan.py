@@ -143,12 +143,8 @@ def test_a_folder_with_nothing_of_the_sweep_is_refused_but_beside_its_runs_other
 
 
 def test_a_run_that_still_goes_on_is_refused(sweep, monkeypatch):
+    monkeypatch.setattr("sheafgossip.launcher.run.earlier.STORING_S", 0)
     planned = sweep()
     write(planned.runs[0], "start")
-
-    def at_work(folder):
-        raise RunFolderError(f"{folder}: this run is still going on")
-
-    monkeypatch.setattr("sheafgossip.launcher.run.earlier.read_run", at_work)
-    with pytest.raises(RunFolderError, match="still going on"):
+    with alone_in(planned.runs[0].folder), pytest.raises(RunFolderError, match="still going on"):
         planned.missing()
