@@ -11,8 +11,7 @@ The proof's (34) leaves out the curvature of the penalty. With it a step makes P
 
     alpha < 2/(L + lam sigma^2),        sigma the largest singular value of all maps as one matrix P,
 
-so that a run can meet the theorem's condition and break its bound.
-"""
+so that a run can meet the theorem's condition and break its bound."""
 
 import sqlite3
 from dataclasses import dataclass

@@ -54,8 +54,7 @@ class Plan:
     events: tuple[tuple[float, int, str, str], ...]  # (virtual seconds, client, kind, detail)
     conditions: tuple[tuple[float | None, str], ...]
     """What the scenario does to clients and links for a while: (virtual seconds of its start if known, text)."""
-    asked: tuple[np.ndarray, ...]
-    """By client, (K, P, g) bool: which messages it has waited for."""
+    asked: tuple[np.ndarray, ...]  # by client, (K, P, g) bool: which messages it has waited for
     has_server: bool  # the last process is one
 
     @property

@@ -164,8 +164,7 @@ class Scenario:
     Without a ``star``, a client's round is an exchange with all neighbours, the local work, then the other exchanges.
     With ``staleness`` s a client in round k goes on once every neighbour has got to round k - s at least; 0 is
     synchronous, math.inf never waits. ``deadline_s`` bounds each wait, ``notice_s`` is from a client's death until its
-    neighbours know of it. Local work of client i takes steps[i] * step_s * slowdown[i] * (its straggler factor).
-    """
+    neighbours know of it. Local work of client i takes steps[i] * step_s * slowdown[i] * (its straggler factor)."""
 
     seed: int
     rounds: int

@@ -1,8 +1,7 @@
 """Algorithms whose clients average with their neighbours, and one whose clients learn alone.
 
 W is the run's mixing matrix; where the graph changes, that of the round. With more local work than one step, its whole
-change takes the place of a gradient step.
-"""
+change takes the place of a gradient step."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -33,8 +32,7 @@ class Local(Algorithm):
 class DPSGD(Algorithm):
     """D-PSGD (Lian et al. 2017): average the neighbours' models, then step along one's own gradient.
 
-    theta_i <- sum_j W_ij theta_j - alpha grad f_i(theta_i)                                   W doubly stochastic
-    """
+    theta_i <- sum_j W_ij theta_j - alpha grad f_i(theta_i)                                   W doubly stochastic"""
 
     name: Literal["d-psgd"] = "d-psgd"
 
@@ -56,8 +54,7 @@ class D2(Algorithm):
     theta_i^{k+1} = sum_j W_ij (2 theta_j^k - theta_j^{k-1} - alpha grad f_j(theta_j^k) + alpha grad f_j(theta_j^{k-1}))
 
     W may also be (W + I)/2. With psi = theta - alpha grad f(theta), the model after the local work, what travels is
-    theta^k + psi^k - psi^{k-1}. Full gradients lead to the minimiser of the sum of all losses.
-    """
+    theta^k + psi^k - psi^{k-1}. Full gradients lead to the minimiser of the sum of all losses."""
 
     name: Literal["d2"] = "d2"
     lazy: bool = True
@@ -94,8 +91,7 @@ class GradientTracking(Algorithm):
 
     The trackers y_i always add up to the gradients of all clients, so full gradients lead to the minimiser of the sum
     of all losses. The gradient is what the local work amounts to, (theta before - theta after) / alpha: with
-    mini-batches that is stochastic gradient tracking (Pu and Nedić 2021), with several steps their sum.
-    """
+    mini-batches that is stochastic gradient tracking (Pu and Nedić 2021), with several steps their sum."""
 
     name: Literal["gradient-tracking"] = "gradient-tracking"
 
@@ -130,8 +126,7 @@ class PushSum(Algorithm):
 
     P_ij = 1 / (1 + outdeg_j): client j gives itself and each client it sends to the same share. The columns of P sum to
     1 and its rows need not, so that no client has to know another's degree, and arcs may go one way; dividing by w
-    takes out the bias of the rows. theta is z; w travels as the last number of a message.
-    """
+    takes out the bias of the rows. theta is z; w travels as the last number of a message."""
 
     name: Literal["push-sum"] = "push-sum"
 
@@ -162,8 +157,7 @@ class Pairwise(Algorithm):
     theta_i <- theta_i - alpha grad f_i(theta_i)                    for the others
 
     The graph's edges are dealt to matchings before the run, in each of which a client has one partner or none, as in
-    MATCHA (Wang et al. 2019). Every client draws the same number for the one of a round, so nobody has to ask.
-    """
+    MATCHA (Wang et al. 2019). Every client draws the same number for the one of a round, so nobody has to ask."""
 
     name: Literal["pairwise"] = "pairwise"
     order: Literal["random", "cyclic"] = "random"

@@ -13,8 +13,7 @@ unchanged in between: "surely" is by a number of standard errors. An edge that i
 Both ends work out the same numbers (of P_ij Delta_i as a codec rounds it; n_i travels as it is), so they agree without
 a word on when to pull and when to speak. Messages may be lost, though. The sign of n_i tells how the sender has
 decided, and w_ij = 1 takes both: whoever hears each other in a round uses the same weight in it. n_i = 0 tells that a
-client starts again (``restart``): both ends forget what they had estimated.
-"""
+client starts again (``restart``): both ends forget what they had estimated."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -207,8 +206,7 @@ def sampled_cosine(mine: np.ndarray, theirs: np.ndarray, n_mine: float, n_theirs
     P b (m,), ||a||^2 and ||b||^2. P holds m of the d rows of an orthogonal matrix, drawn at random: E x = cos(u, v).
 
     Exchanging a and b gives the same number to the last bit, on any machine: differences change their sign exactly, and
-    fsum rounds once, whatever the order.
-    """
+    fsum rounds once, whatever the order."""
     r = mine.astype(np.float64) / math.sqrt(n_mine) - theirs.astype(np.float64) / math.sqrt(n_theirs)
     return 1 - size / (2 * len(r)) * math.fsum((r * r).tolist())
 
@@ -293,8 +291,7 @@ class Introductions:
       are like itself, each pair once, then pairs at random; a neighbour to one other at most. Both hear of it in the
       same round, so both use the new edge from the next one on, unless they have met before.
     - A client with more edges than at the start leaves half as many as it has more, drawn at random of those that are
-      surely off; the other half is up to their other ends. Clients that have met and parted never meet again.
-    """
+      surely off; the other half is up to their other ends. Clients that have met and parted never meet again."""
 
     def __init__(self, everyone: Iterable[int], first: Collection[int]):
         """``everyone`` are all clients that could be met, ``first`` those that are neighbours from the start."""

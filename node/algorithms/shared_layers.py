@@ -1,8 +1,7 @@
 """FedAvg-c, FedSAK and SFMTL-Graph: models of which clients share some layers, and keep the others to themselves.
 
 A model is a feature extractor phi_i and a prediction head v_i, its last linear layer: theta_i = (phi_i, v_i). What is
-shared, w_i, is all of it where only the data differ; the head where extractors differ; the extractor where tasks do.
-"""
+shared, w_i, is all of it where only the data differ; the head where extractors differ; the extractor where tasks do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -68,8 +67,7 @@ class FedAvgC(SharedLayers):
     """FedAvg-c (Liao et al. 2024, their baseline): FedAvg over the layers w_i that clients have in common.
 
     client i:  (w_i, rest_i) <- local work from (w, rest_i)
-    server:    w <- sum_i n_i/n w_i                  over the clients of the round, n_i their training samples
-    """
+    server:    w <- sum_i n_i/n w_i                  over the clients of the round, n_i their training samples"""
 
     name: Literal["fedavg-c"] = "fedavg-c"
 
@@ -92,8 +90,7 @@ class FedSAK(SharedLayers):
                sends each client its own w_i back, in the same round
 
     M are the clients of the round; of the others the server keeps the last w_i. U and V hold the singular vectors of
-    the singular values that are not zero.
-    """
+    the singular values that are not zero."""
 
     name: Literal["fedsak"] = "fedsak"
     lam: Annotated[NotNegative, "Weight lambda of the trace norm: how closely clients are coupled."] = 0.01
@@ -154,8 +151,7 @@ class SFMTLGraph(ServerAlgorithm):
                h_Cj    <- sum_k n_k h_k / sum_k n_k                      over k in C_j, class by class        (14)
                phi_k   <- phi_k - lam tau sum_l a_kl (phi_k - phi_l)     over l in C_j, tau = eta R           (15)
 
-    phi_k and h_k travel to the server, phi_k and h_Cj (of the classes of client k) back. theta of a client is w_k.
-    """
+    phi_k and h_k travel to the server, phi_k and h_Cj (of the classes of client k) back. theta of a client is w_k."""
 
     name: Literal["sfmtl-graph"] = "sfmtl-graph"
     lam: NotNegative = 0.01

@@ -42,8 +42,7 @@ def warn(crossed: dict[str, str], report: RoundReport, *, models: float, maps: f
     ``models``: R lam alpha ||P||^2 for R local steps a round, where ||P||^2 is seen as ||P^T r||^2 / ||r||^2 (never
     more than the true value, and equal to it when (18) runs away). ``maps``: eta lam ||theta||^2 of one client; (19)
     multiplies the disagreement over an edge by 1 - eta lam (||theta_i||^2 + ||theta_j||^2), which grows once both ends
-    are above 1.
-    """
+    are above 1."""
     times, or_else = "", " or training.alpha"
     if steps > 1:
         times, or_else = f"{steps} local steps: {steps} ", ", training.alpha or the local steps"
@@ -115,8 +114,7 @@ class SheafAlgorithm(Algorithm):
 class DFedU(SheafAlgorithm):
     """dFedU (Dinh et al. 2022), conventional federated multi-task learning: Sheaf-FMTL with P_ij = sqrt(a_ij) I, fixed.
 
-    theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j a_ij (theta_i - theta_j))
-    """
+    theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j a_ij (theta_i - theta_j))"""
 
     name: Literal["dfedu"] = "dfedu"
     lam: NotNegative = 0.001
@@ -252,8 +250,7 @@ class SheafFMTL(SheafAlgorithm):
 
         The message is P_ij^k theta_i^{k+1} and n_i = ||theta_i^{k+1}||^2. Both ends then know r_ij = -r_ji, and with it
         what line 5 of the next round would bring: P_ij^{k+1} theta_i - P_ji^{k+1} theta_j = (1 - c (n_i + n_j)) r_ij.
-        Where a codec rounds what is sent, r_ij is that of the rounded vectors, at both ends.
-        """
+        Where a codec rounds what is sent, r_ij is that of the rounded vectors, at both ends."""
         theta, maps, c = client.theta, client.state.maps, self.eta * self.lam
 
         mine = maps.project(theta)

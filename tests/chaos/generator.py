@@ -1,8 +1,7 @@
 """Random cases: a configuration in which faults combine freely, constants of the protocol, and who is killed when.
 
 A case is a series of choices, of which the first option is the simplest, so one that fails can be made simpler; a
-number (a seed) stands for one case.
-"""
+number (a seed) stands for one case."""
 
 import random
 import time

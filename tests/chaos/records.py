@@ -88,8 +88,7 @@ def differences(one: Records, other: Records, *, interrupted: bool) -> Iterator[
     """Two runs of one scenario must have left the same: every table but for what is real time or memory, every file.
 
     ``interrupted``: the other one was taken up again, so it opened connections anew; where clients come and go, how
-    many are opened is a matter of moments, too.
-    """
+    many are opened is a matter of moments, too."""
     left_out = _OF_A_PROCESS + (_OF_THE_KILLED if interrupted else ())
     tables = dict.fromkeys(("round", "traffic", "edge", "used"), "")
     tables["node"] = "WHERE node >= 0"

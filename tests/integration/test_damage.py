@@ -1,7 +1,6 @@
 """What happens to an interrupted run when its folder is damaged: it ends with the same bits, or is refused in one line.
 
-By default one kind of damage to each file; SHEAFGOSSIP_DAMAGE=all does all of them (`make damage`).
-"""
+By default one kind of damage to each file; SHEAFGOSSIP_DAMAGE=all does all of them (`make damage`)."""
 
 import os
 import sqlite3

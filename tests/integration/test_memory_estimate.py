@@ -1,7 +1,6 @@
 """What is said before the start that a run will take is what its clients then take, whatever option allocates it.
 
-A few options by default; SHEAFGOSSIP_MEMORY=all measures every one (2 minutes).
-"""
+A few options by default; SHEAFGOSSIP_MEMORY=all measures every one (2 minutes)."""
 
 import os
 import tomllib
