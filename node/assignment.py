@@ -78,10 +78,9 @@ class AssignedIncarnation:
 
 @dataclass(frozen=True)
 class Assignment:
-    """One client's part of a run; rounds count from 1. A server has no shard.
-
-    The ``periods`` of a directed or changing graph, whose ``neighbours`` are those of all periods, follow each other,
-    over and over; without any, all neighbours are heard and sent to in all rounds."""
+    """One client's part of a run; rounds count from 1. A server has no shard. The ``periods`` of a directed or changing
+    graph, whose ``neighbours`` are those of all periods, follow each other, over and over; without any, all neighbours
+    are heard and sent to in all rounds."""
 
     node: int
     role: Literal["client", "server"]

@@ -32,9 +32,8 @@ class RoundReport:
 
 
 class Client:
-    """``theta`` is the model's flat parameter vector (d,): algorithms change it in place, and cannot rebind it.
-
-    A server has a theta, and its clients as neighbours, but no data."""
+    """``theta`` is the model's flat parameter vector (d,): algorithms change it in place, and cannot rebind it. A
+    server has a theta, and its clients as neighbours, but no data."""
 
     def __init__(
         self,

@@ -37,9 +37,8 @@ class Stacking:
 
 
 class Maps(ABC):
-    """The maps P_ij (d_ij, d_i) of one client i, one for each neighbour j, all at once.
-
-    Update, projections and norms are exact for every storage; only rounding differs."""
+    """The maps P_ij (d_ij, d_i) of one client i, one for each neighbour j, all at once. Update, projections and norms
+    are exact for every storage; only rounding differs."""
 
     error_bound = 0.0  # Frobenius norm that the stacked maps may be off by, where a cap on their memory acted
 
@@ -146,10 +145,9 @@ class MatrixStart:
 
 
 class TransformStart:
-    """P_ij^0 = s S_ij C D_i: random signs D, the orthonormal DCT-II C, a random choice S of distinct rows.
-
-    No matrix is stored: one fast transform serves all edges, of which each picks its ``rows``. With several ``blocks``,
-    of these lengths, C is block diagonal, so that each row sees one block of theta."""
+    """P_ij^0 = s S_ij C D_i: random signs D, the orthonormal DCT-II C, a random choice S of distinct rows. No matrix is
+    stored: one fast transform serves all edges, of which each picks its ``rows``. With several ``blocks``, of these
+    lengths, C is block diagonal, so that each row sees one block of theta."""
 
     def __init__(self, rows: Vectors, blocks: Sequence[int], signs: np.random.Generator, scale: float, dtype: np.dtype):
         self.stacking = Stacking({j: len(chosen) for j, chosen in rows.items()})

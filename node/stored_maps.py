@@ -97,10 +97,9 @@ class History:
 
 class StoredMaps(Maps):
     """``auto`` are factored maps that turn into dense ones, exactly, once their history makes them the dearer; that
-    follows from sizes alone, never from a measured time: the same run chooses the same everywhere.
-
-    A history that has ``rank_cap`` rows is replaced by its best approximation with three quarters of them. What is lost
-    adds up in ``error_bound``."""
+    follows from sizes alone, never from a measured time: the same run chooses the same everywhere. A history that has
+    ``rank_cap`` rows is replaced by its best approximation with three quarters of them. What is lost adds up in
+    ``error_bound``."""
 
     def __init__(self, start: StartingMaps, storage: Storage = "factored", rank_cap: int | None = None):
         super().__init__(start.stacking, start.squared_norms())

@@ -159,10 +159,9 @@ class Architecture(LayerSettings):
     def start(
         self, seed: int, *client: int, init: Literal["uniform", "zeros"] = "uniform", like: int = 0
     ) -> np.ndarray:
-        """theta^0, (d,) float64: zeros, or uniform in +-1/sqrt(fan-in) of its layer (torch's own bounds).
-
-        With ``client`` the draw is that client's own; without, it is the same for every client of this architecture,
-        and all layers before the last are those of the same model with ``like`` outputs, unless that is 0."""
+        """theta^0, (d,) float64: zeros, or uniform in +-1/sqrt(fan-in) of its layer (torch's own bounds). With
+        ``client`` the draw is that client's own; without, it is the same for every client of this architecture, and all
+        layers before the last are those of the same model with ``like`` outputs, unless that is 0."""
         if init == "zeros":
             return np.zeros(self.size)
         name = (

@@ -88,9 +88,8 @@ class LinearModel:
 
 
 class Learner:
-    """theta and its gradient are one contiguous buffer each; parameters are views of them.
-
-    The local loss is the mean over samples of the architecture's loss plus l2/2 ||theta||^2."""
+    """theta and its gradient are one contiguous buffer each; parameters are views of them. The local loss is the mean
+    over samples of the architecture's loss plus l2/2 ||theta||^2."""
 
     _model: "LinearModel | TorchModel"
 

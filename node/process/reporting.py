@@ -153,9 +153,8 @@ class Pace:
 def sample(
     node: int, wall_s: float, state: tuple[int, int, int, int] = (0, 0, 0, 0), *, pid: int | None = None
 ) -> records.ResourceRecord:
-    """Memory and CPU time of this process, or of ``pid``. Raises psutil.Error when that process is gone.
-
-    ``state`` are the bytes that a client keeps from round to round: theta, maps, their history, buffers."""
+    """Memory and CPU time of this process, or of ``pid``. Raises psutil.Error when that process is gone. ``state`` are
+    the bytes that a client keeps from round to round: theta, maps, their history, buffers."""
     if pid is None and sys.platform == "linux":  # without psutil: what that touches would be more than these
         fields = Path("/proc/self/smaps_rollup").read_bytes().split()
         kilobytes = {name: int(fields[place + 1]) for place, name in enumerate(fields) if name.endswith(b":")}
