@@ -1,5 +1,4 @@
 """The five folders' import line, and how large files, functions and classes may be; nothing is exempt but what is said.
-
 What each check measures is printed by ``pytest -rP tests/test_house.py``."""
 
 import ast

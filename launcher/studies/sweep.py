@@ -1,7 +1,6 @@
-"""A sweep: one configuration with many values and seeds, where its runs live, and how several are made at once.
-
-A run needs the main thread of its launcher, for signals; so each of those that go on at once is led by a job, a process
-that takes up one run after the other, on a fork server of its own, as the sweep tells it to."""
+"""A sweep: one configuration with many values and seeds, where its runs live, and how several are made at once. A run
+needs the main thread of its launcher, for signals; so each of those that go on at once is led by a job, a process that
+takes up one run after the other, on a fork server of its own, as the sweep tells it to."""
 
 import math
 import os

@@ -1,7 +1,6 @@
-"""Algorithms whose clients average with their neighbours, and one whose clients learn alone.
-
-W is the run's mixing matrix; where the graph changes, that of the round. With more local work than one step, its whole
-change takes the place of a gradient step."""
+"""Algorithms whose clients average with their neighbours, and one whose clients learn alone. W is the run's mixing
+matrix; where the graph changes, that of the round. With more local work than one step, its whole change takes the place
+of a gradient step."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,6 +1,5 @@
-"""FedAvg-c, FedSAK and SFMTL-Graph: models of which clients share some layers, and keep the others to themselves.
-
-A model is a feature extractor phi_i and a prediction head v_i, its last linear layer: theta_i = (phi_i, v_i). What is
+"""FedAvg-c, FedSAK and SFMTL-Graph: models of which clients share some layers, and keep the others to themselves. A
+model is a feature extractor phi_i and a prediction head v_i, its last linear layer: theta_i = (phi_i, v_i). What is
 shared, w_i, is all of it where only the data differ; the head where extractors differ; the extractor where tasks do."""
 
 from collections.abc import Sequence
@@ -126,11 +125,9 @@ def trace_norm_subgradient(w: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> 
 
 
 def orthogonal_factor(matrix: np.ndarray, rounding: float) -> np.ndarray:
-    """Returns U V^T of the compact singular value decomposition: a subgradient of the trace norm (6).
-
-    Singular values that the relative ``rounding`` of the matrix's numbers explains count as zero. It moves none by more
-    than about ``rounding`` s_0, whatever the shape; the decomposition's own is far smaller, but grows with the shape.
-    """
+    """Returns U V^T of the compact singular value decomposition: a subgradient of the trace norm (6). Singular values
+    that the relative ``rounding`` of the matrix's numbers explains count as zero. It moves none by more than about
+    ``rounding`` s_0, whatever the shape; the decomposition's own is far smaller, but grows with the shape."""
     u, s, vt = np.linalg.svd(matrix, full_matrices=False)
     rank = int((s > s[0] * max(8 * rounding, max(matrix.shape) * np.finfo(s.dtype).eps)).sum())
     return u[:, :rank] @ vt[:rank]

@@ -113,7 +113,6 @@ class SheafAlgorithm(Algorithm):
 @dataclass(frozen=True)
 class DFedU(SheafAlgorithm):
     """dFedU (Dinh et al. 2022), conventional federated multi-task learning: Sheaf-FMTL with P_ij = sqrt(a_ij) I, fixed.
-
     theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j a_ij (theta_i - theta_j))"""
 
     name: Literal["dfedu"] = "dfedu"
@@ -246,11 +245,10 @@ class SheafFMTL(SheafAlgorithm):
             maps.update(mine, r, client.theta, self.eta * self.lam)  # (19)
 
     def _fused_round(self, client: Client, peers: Peers) -> None:
-        """Lines 7-8 of the round before and line 5 of this one, from one exchange.
-
-        The message is P_ij^k theta_i^{k+1} and n_i = ||theta_i^{k+1}||^2. Both ends then know r_ij = -r_ji, and with it
-        what line 5 of the next round would bring: P_ij^{k+1} theta_i - P_ji^{k+1} theta_j = (1 - c (n_i + n_j)) r_ij.
-        Where a codec rounds what is sent, r_ij is that of the rounded vectors, at both ends."""
+        """Lines 7-8 of the round before and line 5 of this one, from one exchange. The message is P_ij^k theta_i^{k+1}
+        and n_i = ||theta_i^{k+1}||^2. Both ends then know r_ij = -r_ji, and with it what line 5 of the next round would
+        bring: P_ij^{k+1} theta_i - P_ji^{k+1} theta_j = (1 - c (n_i + n_j)) r_ij. Where a codec rounds what is sent,
+        r_ij is that of the rounded vectors, at both ends."""
         theta, maps, c = client.theta, client.state.maps, self.eta * self.lam
 
         mine = maps.project(theta)

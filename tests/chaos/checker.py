@@ -1,6 +1,5 @@
-"""What a finished run must have on record, worked out from its configuration, its plan and its shards alone.
-
-Each check yields a line for every difference. Nothing here imports the product."""
+"""What a finished run must have on record, worked out from its configuration, its plan and its shards alone. Each check
+yields a line for every difference. Nothing here imports the product."""
 
 import math
 from collections import Counter, defaultdict

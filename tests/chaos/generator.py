@@ -1,7 +1,6 @@
-"""Random cases: a configuration in which faults combine freely, constants of the protocol, and who is killed when.
-
-A case is a series of choices, of which the first option is the simplest, so one that fails can be made simpler; a
-number (a seed) stands for one case."""
+"""Random cases: a configuration in which faults combine freely, constants of the protocol, and who is killed when. A
+case is a series of choices, of which the first option is the simplest, so one that fails can be made simpler; a number
+(a seed) stands for one case."""
 
 import random
 import time

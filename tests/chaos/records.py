@@ -86,7 +86,6 @@ def same_arrays(one: Path, other: Path) -> bool:
 
 def differences(one: Records, other: Records, *, interrupted: bool) -> Iterator[str]:
     """Two runs of one scenario must have left the same: every table but for what is real time or memory, every file.
-
     ``interrupted``: the other one was taken up again, so it opened connections anew; where clients come and go, how
     many are opened is a matter of moments, too."""
     left_out = _OF_A_PROCESS + (_OF_THE_KILLED if interrupted else ())

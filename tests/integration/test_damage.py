@@ -1,5 +1,4 @@
 """What happens to an interrupted run when its folder is damaged: it ends with the same bits, or is refused in one line.
-
 By default one kind of damage to each file; SHEAFGOSSIP_DAMAGE=all does all of them (`make damage`)."""
 
 import os

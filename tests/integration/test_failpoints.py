@@ -1,6 +1,5 @@
-"""A process is killed, or held up, at each named point: the run ends or can be resumed, and nothing is left of it.
-
-A few of the points by default; ``make failpoints`` takes them all."""
+"""A process is killed, or held up, at each named point: the run ends or can be resumed, and nothing is left of it. A
+few of the points by default; ``make failpoints`` takes them all."""
 
 import os
 import re

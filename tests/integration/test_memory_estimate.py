@@ -1,6 +1,5 @@
-"""What is said before the start that a run will take is what its clients then take, whatever option allocates it.
-
-A few options by default; SHEAFGOSSIP_MEMORY=all measures every one (2 minutes)."""
+"""What is said before the start that a run will take is what its clients then take, whatever option allocates it. A few
+options by default; SHEAFGOSSIP_MEMORY=all measures every one (2 minutes)."""
 
 import os
 import tomllib

@@ -1,6 +1,5 @@
-"""The systems that section 3.3 of the paper finds inside Sheaf-FMTL, each against the objective that defines it.
-
-The problems are least squares, so that a linear system of equations gives the minimiser of every objective."""
+"""The systems that section 3.3 of the paper finds inside Sheaf-FMTL, each against the objective that defines it. The
+problems are least squares, so that a linear system of equations gives the minimiser of every objective."""
 
 import numpy as np
 import pytest
