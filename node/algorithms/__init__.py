@@ -9,9 +9,8 @@ from ..model.architecture import LINEAR
 from .base import Algorithm, Edge
 from .flt import FLT
 from .gossip import D2, DPSGD, GradientTracking, Local, Pairwise, PushSum
-from .hypernetworks import GHN, SHN, PFedHN
 from .selective_sheaf import SelectiveSheaf
-from .server import Ditto, FedAvg, PerFedAvg, PFedMe
+from .server import GHN, SHN, Ditto, FedAvg, PerFedAvg, PFedHN, PFedMe
 from .shared_layers import FedAvgC, FedSAK, SFMTLGraph
 from .sheaf_fmtl import DFedU, SheafFMTL
 

@@ -30,7 +30,7 @@ from ...topology.errors import UserError, install
 from ...topology.section import Count, Index, Needs, Positive
 from ...transport.array_file import ArrayFile
 from ..assignment import Assignment
-from ..model.architecture import Parameter, layer
+from ..model.architecture import Architecture, Parameter, layer
 from .base import Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Vector
 from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
 
@@ -72,12 +72,12 @@ class FLT(ServerAlgorithm):
     traits = replace(NEEDS_NEW_UPLOADS, libraries=("torch.nn.functional", "sklearn.cluster"))
 
     def messages(self, edge: Edge) -> list[Vector]:
-        autoencoder = Autoencoder(edge.model.input_shape, self.embedding)
-        length = self._size_sent(autoencoder) if edge.from_server else self.centroids * self.embedding
+        length = self._size_sent(edge.model) if edge.from_server else self.centroids * self.embedding
         return [Vector(length, opening=True), Vector(edge.d_i)]
 
-    def _size_sent(self, autoencoder: "Autoencoder") -> int:
-        return autoencoder.size if self.fine_tune_epochs else autoencoder.encoder_size
+    def _size_sent(self, model: Architecture) -> int:
+        blocks = Autoencoder(model.input_shape, self.embedding).parameters()
+        return sum(block.size for block in (blocks if self.fine_tune_epochs else blocks[:6]))
 
     def check(self, run: RunFacts) -> None:
         key = "algorithm.name = 'flt'"
@@ -103,7 +103,7 @@ class FLT(ServerAlgorithm):
         if client.role == "server":
             load, start = autoencoder.load, autoencoder.start
             vector = load(Path(self.encoder)) if self.encoder else start(client.generator("encoder"))
-            sent = vector[: self._size_sent(autoencoder)].astype(client.theta.dtype)
+            sent = vector[: self._size_sent(client.model)].astype(client.theta.dtype)
             peers.send(dict.fromkeys(client.neighbours, sent))
             self._relate(client, peers.receive())
             return
@@ -206,8 +206,8 @@ class EncoderError(UserError):
 
 @dataclass(frozen=True)
 class Autoencoder:
-    """A convolutional autoencoder of images (channels, height, width) as one flat vector, the encoder's part first. The
-    last rows and columns are left out where 4 does not divide their number.
+    """A convolutional autoencoder of images (channels, height, width) as one flat vector (size,), the encoder's part
+    first. The last rows and columns are left out where 4 does not divide their number.
 
     Encoder: convolution to 16 channels, ReLU, 2x2 max-pool, convolution to 4 channels, ReLU, 2x2 max-pool (3x3 filters
     with padding 1), one linear layer to the embedding. Decoder: a linear layer, ReLU, transposed convolutions to 16
@@ -238,14 +238,6 @@ class Autoencoder:
             Parameter("decoder.conv1.weight", (_DEEP, channels, 2, 2), 4 * _DEEP),
             Parameter("decoder.conv1.bias", (channels,), 4 * _DEEP),
         )
-
-    @property
-    def size(self) -> int:
-        return sum(block.size for block in self.parameters())
-
-    @property
-    def encoder_size(self) -> int:
-        return sum(block.size for block in self.parameters()[:6])
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
         """Returns (size,): uniform in +-1/sqrt(fan-in) of each layer."""

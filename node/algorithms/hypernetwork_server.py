@@ -10,8 +10,7 @@ from torch import Tensor
 from ...topology.randomness import generator
 from ..model.networks import Adam
 from .base import Client, State
-from .hypernetworks import GHN, SHN, PFedHN
-from .server import Uploads
+from .server import GHN, SHN, PFedHN, Uploads
 from .shared_layers import unit
 
 
