@@ -2,8 +2,8 @@
 
 Ours, not the paper's; docs/selective-sheaf.md derives it. Of its update Delta_i = theta_i - theta^0 since the common
 start, client i sends neighbour j P_ij^k Delta_i and n_i = ||Delta_i||^2. P_ij^k = P_ji^k are d_ij orthonormal rows that
-both ends draw, anew in each round. From these both estimate cos(Delta_i, Delta_j), averaged over rounds (``Edge``). An
-edge pulls where the tasks at its ends are alike:
+both ends draw, anew in each round. From these both estimate cos(Delta_i, Delta_j), averaged over rounds (``Estimate``).
+An edge pulls where the tasks at its ends are alike:
 
     theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j w_ij P_ij^T r_ij),    r_ij = P_ij (theta_i - theta_j),
 
@@ -29,8 +29,7 @@ from ..assignment import Assignment
 from ..maps import shared_rows, shared_transform
 from ..model.architecture import Architecture
 from ..stored_maps import StoredMaps
-from . import base
-from .base import Algorithm, Client, Cost, Peers, RunFacts, SettingsError, State, Traits, Vector
+from .base import Algorithm, Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Traits, Vector
 from .sheaf_fmtl import OF_A_TRANSFORM, cost_of_saving, descend, norm, shared_size
 
 
@@ -75,7 +74,7 @@ class SelectiveSheaf(Algorithm):
             libraries=("scipy.fft",),
         )
 
-    def messages(self, edge: base.Edge) -> list[Vector]:
+    def messages(self, edge: Edge) -> list[Vector]:
         blocks = len(block_sizes(self.blocks, edge.model))
         sketch = Vector(shared_size(self.gamma, edge.d_i, edge.d_j) + blocks, exact=blocks)
         return [sketch, Vector(2, exact=2)] if self.seek else [sketch]
@@ -96,7 +95,7 @@ class SelectiveSheaf(Algorithm):
 
     def round(self, client: Client, peers: Peers) -> None:
         theta, state, edges = client.theta, client.state, client.state.edges
-        rows = {j: state.rows[j] for j in state.rows if j in state.introductions.neighbours}
+        rows = {j: d_ij for j, d_ij in state.maps.stacking.rows.items() if j in state.introductions.neighbours}
         state.chosen |= shared_rows(client.seed, client.node, rows, theta.size, peers.round - 1)
         state.maps.start.choose(state.chosen)
 
@@ -168,11 +167,11 @@ class SelectiveState(State):
         neighbours, size = client.neighbours, client.theta.size
         self.theta0 = client.theta.copy()
         self.blocks = block_sizes(algorithm.blocks, client.model)
-        self.rows = {j: shared_size(algorithm.gamma, size, peer.parameters) for j, peer in neighbours.items()}
-        self.chosen = shared_rows(client.seed, client.node, self.rows, size, 0)
+        rows = {j: shared_size(algorithm.gamma, size, peer.parameters) for j, peer in neighbours.items()}
+        self.chosen = shared_rows(client.seed, client.node, rows, size, 0)
         dtype, m_i = client.theta.dtype, client.train_samples
-        self.maps = StoredMaps(shared_transform(client.seed, client.node, self.rows, self.blocks, dtype=dtype))
-        self.edges = {j: Edge(algorithm, self.blocks, m_i, peer.samples) for j, peer in neighbours.items()}
+        self.maps = StoredMaps(shared_transform(client.seed, client.node, rows, self.blocks, dtype=dtype))
+        self.edges = {j: Estimate(algorithm, self.blocks, m_i, peer.samples) for j, peer in neighbours.items()}
         first = [j for j, peer in neighbours.items() if peer.weight or not algorithm.seek]
         self.introductions = Introductions(neighbours, first)
         self.loss_at_theta0 = math.nan
@@ -217,7 +216,7 @@ def relative_variance(rows: int, size: int) -> float:
     return 2 / rows * (1 - rows / size)
 
 
-class Edge:
+class Estimate:
     """What one end of an edge knows of it, and decides by it: for each block of theta with a weight of its own the mean
     sum_t w_t x_t / sum_t w_t with w_t = smoothing^(seen since t), of variance sum_t w_t^2 Var x_t / (sum_t w_t)^2."""
 
