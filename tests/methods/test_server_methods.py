@@ -117,7 +117,7 @@ DEEP = 9 * 65 + 12 * 10 + 10 * 13
 
 
 class FedAvgC(Loop):
-    """``w`` are the layers of all clients that have them in common."""
+    """``w`` is {client: the layers that it gets}."""
 
     def layers(self, k):
         return oracles.layers_of(self.theta[k], self.hidden_of(k))
@@ -131,18 +131,15 @@ class FedAvgC(Loop):
     def shared(self, k):
         return self.layers(k)[SHARED[self.settings["share"]]]
 
-    def take(self, k, w):
-        layers = self.layers(k)
-        layers[SHARED[self.settings["share"]]] = w
-        self.theta[k] = oracles.theta_of(layers)
-
     def aggregate(self, now):
         total = sum(self.n[k] for k in now)
         of_client = [[self.n[k] / total * layer for layer in self.shared(k)] for k in now]
-        self.w = [sum(layers) for layers in zip(*of_client, strict=True)]
+        self.w = dict.fromkeys(range(self.clients), tuple(map(sum, zip(*of_client, strict=True))))
 
     def download(self, k):
-        self.take(k, self.w)
+        layers = self.layers(k)
+        layers[SHARED[self.settings["share"]]] = self.w[k]
+        self.theta[k] = oracles.theta_of(layers)
 
     def numbers(self, k):
         return sum(layer.size for layer in self.shared(k))
@@ -159,9 +156,6 @@ class FedSAK(FedAvgC):
             for m, k in enumerate(now):
                 step = self.settings["eta"] * self.settings["lam"]
                 self.w[k][place] = self.w[k][place] - step * slope[..., m]
-
-    def download(self, k):
-        self.take(k, self.w[k])
 
 
 def slope_of(stacked):
