@@ -122,11 +122,9 @@ class Channels:
         return tensors
 
     def as_heard(self, node: int, round: int, phase: int, vector: np.ndarray) -> np.ndarray:
-        """The vector as the neighbour will get it; not for codecs that leave out entries."""
         return self.sent(node, round, phase, self.encode(node, round, phase, vector))
 
     def sent(self, node: int, round: int, phase: int, tensors: Tensors) -> np.ndarray:
-        """Returns the vector that the neighbour decodes from one's own message."""
         return self._sent[node][round == 1][phase].decode(tensors)
 
     def is_shown(self, node: int, round: int, phase: int) -> bool:

@@ -1,10 +1,9 @@
-"""Which messages a client sends and uses in a round, and what it waits for: without a scenario the round's own; with
-one, clock_planned.py and clock_wall.py say."""
+"""A client's neighbours as its algorithm sees them; which messages it sends and uses in a round, and what it waits for:
+without a scenario the round's own; with one, clock_planned.py and clock_wall.py say."""
 
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,17 +13,17 @@ from .codecs import Tensors
 from .control import Waiting, WaitOver
 from .endpoint import Endpoint, Message, NeighbourTimeout, Traffic, names_of
 from .environment import CONSTANTS
-from .schedule import Flow, Schedule, limit, tell_every
 from .stopwatch import parts_of
 from .wire import Rejected
 
 Key = tuple[int, int, int]  # sender, round and phase of a message
+Vectors = Mapping[int, np.ndarray]  # {neighbour: vector}
 
 CONFIRMATION: Final = "confirmation"  # messages that carry no vector but tell what was taken, or that one is quiet
 EVALUATION: Final = "evaluation"  # messages for evaluation only
 NO_VECTOR = np.empty(0)  # in place of the vector of a message that has none: its sender is quiet in this exchange
 _SHOWN = "shown_bytes"  # in a checkpoint: messages for evaluation to each neighbour, and their wire bytes
-_OUT_OF_TURN = "round or phase out of turn"
+OUT_OF_TURN = "round or phase out of turn"
 
 
 class Use(NamedTuple):
@@ -69,7 +68,6 @@ class Clock:
         self.round, self.begun_in = round, round if begun_in is None else begun_in
 
     def next_round(self) -> Sequence[Use]:
-        """Closes the current round, opens the next; returns the messages used, where a scenario decides that."""
         self.round += 1
         self.sent = dict.fromkeys(self.neighbours, 0)
         self.taken = dict.fromkeys(self.neighbours, 0)
@@ -85,7 +83,6 @@ class Clock:
         return ()
 
     def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
-        """{neighbour: its next vector of this round}; ``bounded``: by the deadline of the run's scenario."""
         wanted = {(node, self.round, self.taken[node]): node for node in nodes}
         self._wait_for(wanted.keys())
         for node in nodes:
@@ -185,13 +182,12 @@ class Clock:
         return math.inf
 
     def _store(self, message: Message) -> None:
-        """Unless it is to be dropped."""
         key = src, round, phase = message[:3]
         now = self.round
         is_over = round < now or (round == now and phase < self.taken[src])
         try:
             if is_over or round > now + self._ahead or key in self._inbox:
-                raise Rejected(_OUT_OF_TURN)
+                raise Rejected(OUT_OF_TURN)
             self._inbox[key] = self.channels.decode(src, round, phase, message.tensors)
         except Rejected as rejected:
             self.endpoint.reject(rejected)
@@ -201,95 +197,91 @@ def silence_of(nodes: Iterable[int], clock: Clock) -> str:
     return f"client {names_of(nodes)} sent nothing for {clock.timeout:g} s in round {clock.round}"
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What is done about messages that are late or missing. Those after ``checkpoint_every`` are the wall clock's."""
-
-    silence: str = "skip"  # what takes the place of a vector that does not come: "stale", the last one, else none
-    bounded: bool = True  # whether messages are confirmed, and so many at most are under way
-    checkpoint_every: int = 0  # rounds
-    staleness: float = 0.0  # rounds that a message may be behind
-    deadline_s: float = math.inf
-    is_server: bool = False
-    listens_in: int = 0  # the first round of a server's client that comes back or late, in which it only listens; or 0
+class Exchanged(NamedTuple):
+    round: int
+    sent: dict[int, Traffic]  # with each neighbour that something was sent to
+    used: Sequence[Use]  # where a scenario decides that
 
 
-class ScheduledClock(Clock):
-    """What the planned clock and the wall clock have in common: some messages are lost, late or left out, and some
-    clients come and go."""
+class Peers:
+    """Sends to and receives from one client's neighbours. Within a round the k-th message from i to j has phase k. The
+    clock says which messages are sent, and which are used; a message whose round or phase lies behind, or whose vector
+    is not the one that the channel announces, is dropped and counted."""
 
-    def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
-        super().__init__(endpoint, channels, timeout)
-        self.schedule = schedule
-        self._rules = rules
-        self._presence = endpoint.presence
-        self._place = {node: place for place, node in enumerate(schedule.neighbours.tolist())}
-        size, self._flows = channels.dtype.itemsize, {}
-        for node in self.neighbours:
-            most = limit(channels[node].sent_in(1), size, int(schedule.backlog[self._place[node]]))
-            self._flows[node] = Flow(most, tell_every(channels[node].received_in(1), size))
+    def __init__(self, clock: Clock):
+        self.clock = clock
+        self.neighbours = clock.neighbours
+        self.left_out, self.lacks_answer = clock.left_out, clock.lacks_answer
+        self.state, self.load, self.memory_bytes = clock.state, clock.load, clock.memory_bytes
+        self._channels = clock.channels
+        self._stopwatch = clock.endpoint.stopwatch
 
-    def tell_quiet(self, quiet: Collection[int]) -> Collection[int]:
-        """The plan has a message of everyone in every exchange: one without a vector takes the place of what is not
-        said. Such messages are counted as confirmations are."""
-        for node in quiet:
-            phase = self.sent[node]
-            self.sent[node] += 1
-            for _ in range(self.clear_to_send(node, phase, ())):
-                self.endpoint.send([node], self.round, phase, beside=CONFIRMATION)
-        return quiet
+    @property
+    def round(self) -> int:
+        return self.clock.round
 
-    def _planned(self, array: np.ndarray, node: int, phase: int, round: int = 0) -> int:
-        """What one of the schedule's arrays has of the neighbour's message of a round (0: this), or of that to it."""
-        return int(array[(round or self.round) - 1, phase, self._place[node]])
+    def exchange(
+        self, vectors: Vectors, senders: Collection[int] | None = None, *, quiet: Collection[int] = ()
+    ) -> dict[int, np.ndarray]:
+        """Sends each of these neighbours its vector, then waits for one from each of them, or of the ``senders``.
 
-    def _make_room(self, node: int, copies: int) -> bool:
-        """Waits until so many more messages may be under way to the neighbour, and counts them; False if it is gone."""
-        flow = self._flows[node]
-        if self._rules.bounded:
-            self._until(
-                lambda: flow.sent - flow.confirmed + copies <= flow.limit or self._is_gone(node),
-                lambda: f"client {node} has taken nothing for {self.timeout:g} s, in round {self.round}",
-            )
-        flow.sent += copies
-        return not self._is_gone(node)
+        A neighbour that the run's scenario leaves out in this exchange is missing from the result. ``quiet`` are those
+        that get none, and of whom none is expected, which they know; where a scenario may have them know something else
+        they are told, and may be heard all the same. Raises NeighbourTimeout.
+        """
+        with self._stopwatch.during("exchange"):
+            self._send(vectors)
+            heard = {*(vectors if senders is None else senders), *self.clock.tell_quiet(quiet)}
+            return self.clock.receive([node for node in self.neighbours if node in heard])
 
-    def _is_gone(self, node: int) -> bool:
-        """Whether nothing that is sent to it now is taken."""
-        return node in self._presence.died
+    def send(self, vectors: Vectors) -> None:
+        with self._stopwatch.during("exchange"):
+            self._send(vectors)
 
-    def _store(self, message: Message) -> None:
-        node, round, phase, tensors, incarnation = message
-        if round == 0 and not tensors:
-            flow = self._flows[node]
-            if phase and incarnation == self._presence.linked.get(node):  # those of an earlier one may come late
-                flow.confirmed = max(flow.confirmed, min(flow.sent, phase))  # so many were taken so far
-            elif not phase and self.endpoint.welcome(message):
-                flow.sent = flow.confirmed = flow.taken = flow.told = 0
-                self._greeted(node)
-            return
-        is_shown = self.channels.is_shown(node, round, phase)
-        try:
-            if not 1 <= round <= len(self.schedule.start) or phase >= self.schedule.comes.shape[1] + is_shown:
-                raise Rejected(_OUT_OF_TURN)
-            is_quiet = not tensors and self.channels[node].may_be_quiet and not is_shown
-            vector = NO_VECTOR if is_quiet else self.channels.decode(node, round, phase, tensors)
-        except Rejected as rejected:
-            self.endpoint.reject(rejected)
-        else:
-            self._take_in((node, round, phase), vector, is_shown=is_shown)
+    def _send(self, vectors: Vectors, *, shown: bool = False) -> None:
+        """What is ``shown`` is encoded as the round's last message, and sent as one more."""
+        clock, round = self.clock, self.clock.round
+        copies_to = clock.clear_to_show if shown else clock.clear_to_send
+        shared: dict[tuple[int, int, int], tuple[Tensors, list[int]]] = {}  # one vector for many is copied once
+        for node, vector in vectors.items():
+            phase = len(self._channels[node].sent_in(round)) if shown else clock.sent[node]
+            tensors = self._channels.encode(node, round, phase - shown, vector)
+            clock.sent[node] += not shown
+            for copy in range(copies_to(node, phase, tensors)):
+                shared.setdefault((id(tensors[0]), phase, copy), (tensors, []))[1].append(node)
+        for (_, phase, _copy), (tensors, nodes) in shared.items():
+            clock.endpoint.send(nodes, round, phase, tensors, EVALUATION if shown else "")
 
-    def _greeted(self, node: int) -> None:
-        """A neighbour has come late, or again."""
+    def receive(self, senders: Sequence[int] | None = None, *, bounded: bool = True) -> dict[int, np.ndarray]:
+        """{neighbour: its next vector of this round} of ``senders``, by default of all neighbours; read-only arrays.
+        ``bounded``: by the deadline of the run's scenario. Raises NeighbourTimeout."""
+        with self._stopwatch.during("exchange"):
+            return self.clock.receive(self.neighbours if senders is None else senders, bounded=bounded)
 
-    def _take_in(self, key: Key, vector: np.ndarray, *, is_shown: bool) -> None:
-        raise NotImplementedError
+    def as_heard(self, vectors: Vectors) -> Vectors:
+        """The vectors that are sent next, as these neighbours will get them: for what both ends must find alike. Not
+        for codecs that leave out entries."""
+        round, sent = self.round, self.clock.sent
+        return {node: self._channels.as_heard(node, round, sent[node], vector) for node, vector in vectors.items()}
 
-    def _taken_out(self, node: int) -> None:
-        """A message of the neighbour takes no memory any more."""
-        flow = self._flows[node]
-        flow.taken += 1
-        if self._rules.bounded and flow.taken - flow.told >= flow.tell_every:
-            flow.told = flow.taken
-            if node in self._presence.linked:
-                self.endpoint.send([node], 0, flow.told, beside=CONFIRMATION)
+    def show(self, vectors: Vectors) -> None:
+        """Sends clients the answers of this round that they lack, for evaluation only: this is no traffic of it."""
+        with self._stopwatch.during("evaluation"):
+            self._send(vectors, shown=True)
+
+    def shown(self, node: int) -> np.ndarray | None:
+        """The server's answer of this round, read-only, once it has been shown; None: it will not be. Raises
+        NeighbourTimeout."""
+        with self._stopwatch.during("evaluation"):
+            return self.clock.take_shown(node, len(self._channels[node].received_in(self.round)))
+
+    def next_round(self) -> Exchanged:
+        """Closes the current round, opens the next; returns what was exchanged in the one closed."""
+        sent = self.clock.endpoint.sent.pop("", {})
+        return Exchanged(self.round, dict(sorted(sent.items())), self.clock.next_round())
+
+    def rejected(self) -> dict[str, int]:
+        """{reason: messages dropped since the last call}"""
+        rejected = dict(self.clock.endpoint.rejected)
+        self.clock.endpoint.rejected.clear()
+        return rejected

@@ -1,16 +1,113 @@
-"""Virtual clock: each exchange uses exactly the messages that the plan names, however long they really take."""
+"""What clocks do with a scenario; on the virtual one each exchange uses exactly the messages that the plan names, however
+long they really take."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from .channel import Channels
-from .clock import NO_VECTOR, Key, Rules, ScheduledClock, Use, Waited
+from .clock import CONFIRMATION, NO_VECTOR, OUT_OF_TURN, Clock, Key, Use, Waited
 from .codecs import Tensors
-from .endpoint import Endpoint, names_of
+from .endpoint import Endpoint, Message, names_of
 from .environment import CONSTANTS
-from .schedule import Schedule
+from .schedule import Flow, Schedule, limit, tell_every
+from .wire import Rejected
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is done about messages that are late or missing. Those after ``checkpoint_every`` are the wall clock's."""
+
+    silence: str = "skip"  # what takes the place of a vector that does not come: "stale", the last one, else none
+    bounded: bool = True  # whether messages are confirmed, and so many at most are under way
+    checkpoint_every: int = 0  # rounds
+    staleness: float = 0.0  # rounds that a message may be behind
+    deadline_s: float = math.inf
+    is_server: bool = False
+    listens_in: int = 0  # the first round of a server's client that comes back or late, in which it only listens; or 0
+
+
+class ScheduledClock(Clock):
+    """What the planned clock and the wall clock have in common: some messages are lost, late or left out, and some
+    clients come and go."""
+
+    def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
+        super().__init__(endpoint, channels, timeout)
+        self.schedule = schedule
+        self._rules = rules
+        self._presence = endpoint.presence
+        self._place = {node: place for place, node in enumerate(schedule.neighbours.tolist())}
+        size, self._flows = channels.dtype.itemsize, {}
+        for node in self.neighbours:
+            most = limit(channels[node].sent_in(1), size, int(schedule.backlog[self._place[node]]))
+            self._flows[node] = Flow(most, tell_every(channels[node].received_in(1), size))
+
+    def tell_quiet(self, quiet: Collection[int]) -> Collection[int]:
+        """The plan has a message of everyone in every exchange: one without a vector takes the place of what is not
+        said. Such messages are counted as confirmations are."""
+        for node in quiet:
+            phase = self.sent[node]
+            self.sent[node] += 1
+            for _ in range(self.clear_to_send(node, phase, ())):
+                self.endpoint.send([node], self.round, phase, beside=CONFIRMATION)
+        return quiet
+
+    def _planned(self, array: np.ndarray, node: int, phase: int, round: int = 0) -> int:
+        """What one of the schedule's arrays has of the neighbour's message of a round (0: this), or of that to it."""
+        return int(array[(round or self.round) - 1, phase, self._place[node]])
+
+    def _make_room(self, node: int, copies: int) -> bool:
+        """Waits until so many more messages may be under way to the neighbour, and counts them; False if it is gone."""
+        flow = self._flows[node]
+        if self._rules.bounded:
+            self._until(
+                lambda: flow.sent - flow.confirmed + copies <= flow.limit or self._is_gone(node),
+                lambda: f"client {node} has taken nothing for {self.timeout:g} s, in round {self.round}",
+            )
+        flow.sent += copies
+        return not self._is_gone(node)
+
+    def _is_gone(self, node: int) -> bool:
+        """Whether nothing that is sent to it now is taken."""
+        return node in self._presence.died
+
+    def _store(self, message: Message) -> None:
+        node, round, phase, tensors, incarnation = message
+        if round == 0 and not tensors:
+            flow = self._flows[node]
+            if phase and incarnation == self._presence.linked.get(node):  # those of an earlier one may come late
+                flow.confirmed = max(flow.confirmed, min(flow.sent, phase))  # so many were taken so far
+            elif not phase and self.endpoint.welcome(message):
+                flow.sent = flow.confirmed = flow.taken = flow.told = 0
+                self._greeted(node)
+            return
+        is_shown = self.channels.is_shown(node, round, phase)
+        try:
+            if not 1 <= round <= len(self.schedule.start) or phase >= self.schedule.comes.shape[1] + is_shown:
+                raise Rejected(OUT_OF_TURN)
+            is_quiet = not tensors and self.channels[node].may_be_quiet and not is_shown
+            vector = NO_VECTOR if is_quiet else self.channels.decode(node, round, phase, tensors)
+        except Rejected as rejected:
+            self.endpoint.reject(rejected)
+        else:
+            self._take_in((node, round, phase), vector, is_shown=is_shown)
+
+    def _greeted(self, node: int) -> None:
+        """A neighbour has come late, or again."""
+
+    def _take_in(self, key: Key, vector: np.ndarray, *, is_shown: bool) -> None:
+        raise NotImplementedError
+
+    def _taken_out(self, node: int) -> None:
+        """A message of the neighbour takes no memory any more."""
+        flow = self._flows[node]
+        flow.taken += 1
+        if self._rules.bounded and flow.taken - flow.told >= flow.tell_every:
+            flow.told = flow.taken
+            if node in self._presence.linked:
+                self.endpoint.send([node], 0, flow.told, beside=CONFIRMATION)
 
 
 class PlannedClock(ScheduledClock):

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .channel import Channels
-from .clock import EVALUATION, Key, Rules, ScheduledClock, Use, Waited, silence_of
+from .clock import EVALUATION, Key, Use, Waited, silence_of
+from .clock_planned import Rules, ScheduledClock
 from .codecs import Tensors
 from .endpoint import Endpoint
 from .environment import CONSTANTS

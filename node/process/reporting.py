@@ -14,9 +14,8 @@ import psutil
 
 from ...metrics import records
 from ...metrics.recorder import Recorder
-from ...transport.clock import CONFIRMATION, EVALUATION
+from ...transport.clock import CONFIRMATION, EVALUATION, Peers
 from ...transport.connections import identity_of
-from ...transport.peers import Peers
 from ...transport.wire import GREETING_BYTES, handshake_bytes, ready_bytes
 from ..assignment import Assignment
 from ..client import Client

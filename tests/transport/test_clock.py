@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sheafgossip.transport.channel import Channel, Channels
-from sheafgossip.transport.clock import CONFIRMATION, Rules
-from sheafgossip.transport.clock_planned import PlannedClock
+from sheafgossip.transport.clock import CONFIRMATION, Peers
+from sheafgossip.transport.clock_planned import PlannedClock, Rules
 from sheafgossip.transport.connections import identity_of
 from sheafgossip.transport.control import NeighbourDied
-from sheafgossip.transport.peers import Peers
 from sheafgossip.transport.schedule import Schedule, can_be_used, chosen_round, needed_round
 
 ROUNDS = 300
