@@ -19,23 +19,16 @@ if TYPE_CHECKING:
 _MOST_LINKS = 10_000_000  # of all graphs of a run together: no machine could run more
 
 
+_Undirected = Literal[
+    "erdos-renyi", "watts-strogatz", "barabasi-albert", "ring", "torus", "star", "complete", "random-regular"
+]
+
+
 @dataclass(frozen=True)
 class TopologySpec(Section):
     """Who is whose neighbour."""
 
-    kind: Literal[
-        "erdos-renyi",
-        "watts-strogatz",
-        "barabasi-albert",
-        "ring",
-        "torus",
-        "star",
-        "complete",
-        "random-regular",
-        "exponential",
-        "one-peer-exponential",
-        "file",
-    ] = "erdos-renyi"
+    kind: Literal[_Undirected, "exponential", "one-peer-exponential", "file"] = "erdos-renyi"
     """The family of graphs, or "file" to read one. exponential: client i sends to i + 1, i + 2, i + 4, ... (modulo the
     number of clients); one-peer-exponential: to one of these a round, in turn. Both are directed."""
     p: Annotated[Fraction, Needs("kind", "erdos-renyi", "watts-strogatz")] = 0.2

@@ -1,5 +1,5 @@
-"""What clocks do with a scenario; on the virtual one each exchange uses exactly the messages that the plan names, however
-long they really take."""
+"""What clocks do with a scenario. On the virtual one each exchange uses exactly the messages that the plan names,
+however long they really take."""
 
 import math
 from collections.abc import Collection, Sequence

@@ -20,11 +20,6 @@ _ANSWERED_AT_ONCE = 256
 _WAITING = 1024  # requests with keys that are not known yet; the oldest get no answer then, and have to come again
 
 
-def there_are_keys() -> bool:
-    """Whether this machine's libzmq was built with them."""
-    return zmq.has("curve")
-
-
 @dataclass(frozen=True, slots=True)
 class KeyPair:
     """Both halves as 40 characters of Z85."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import zmq
 
 from ...metrics.config_file import require_plain_file
 from ...node.algorithms import ALGORITHMS, Algorithm, link
@@ -20,7 +21,6 @@ from ...node.algorithms.flt import FLT, Autoencoder, EncoderError
 from ...node.assignment import Assignment, Neighbour
 from ...topology import Graph, GraphSequence, draw_sequence
 from ...topology.randomness import generator
-from ...transport.keys import there_are_keys
 from ...transport.wire import message_wire_bytes, pack_header
 from ..config.sections import ConfigError, RunConfig
 from ..data.sets import load
@@ -64,7 +64,7 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
     """Prepares a run without its folder, of which only ``shards`` and a calibration's log are filled."""
     _check_algorithm(config)
     transport, records = config.transport, site.records
-    if transport.keyed and not there_are_keys():
+    if transport.keyed and not zmq.has("curve"):
         raise ConfigError.of("transport.keys", True, "this machine's libzmq was built without CurveZMQ", "false")
     if records.startswith("tcp://") and not transport.keys and not records.startswith("tcp://127."):
         raise ConfigError.of("transport.keys", False, f"records go to {records}", "true, or a loopback address")

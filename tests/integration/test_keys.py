@@ -249,7 +249,7 @@ def test_a_collector_that_cannot_listen_ends_the_run_with_its_reason_in_the_log(
 
 
 def test_where_libzmq_has_no_keys_that_is_told_in_one_line(run, monkeypatch):
-    monkeypatch.setattr("sheafgossip.launcher.prepare.preparation.there_are_keys", lambda: False)
+    monkeypatch.setattr("zmq.has", lambda _: False)
     with pytest.raises(ConfigError, match=r"^transport.keys = true: .* built without CurveZMQ; allowed: false$"):
         run()
 
