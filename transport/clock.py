@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from .channel import Channels
-from .codecs import Tensors
+from .channel import Channels, Tensors
 from .control import Waiting, WaitOver
 from .endpoint import Endpoint, Message, NeighbourTimeout, Traffic, names_of
 from .environment import CONSTANTS

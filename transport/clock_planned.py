@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .channel import Channels
+from .channel import Channels, Tensors
 from .clock import CONFIRMATION, NO_VECTOR, OUT_OF_TURN, Clock, Key, Use, Waited
-from .codecs import Tensors
 from .endpoint import Endpoint, Message, names_of
 from .environment import CONSTANTS
 from .schedule import Flow, Schedule, limit, tell_every

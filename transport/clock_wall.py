@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .channel import Channels
+from .channel import Channels, Tensors
 from .clock import EVALUATION, Key, Use, Waited, silence_of
 from .clock_planned import Rules, ScheduledClock
-from .codecs import Tensors
 from .endpoint import Endpoint
 from .environment import CONSTANTS
 from .schedule import Schedule, can_be_used, chosen_round, needed_round

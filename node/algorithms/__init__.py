@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from ...transport.channel import Channel
-from ...transport.codecs import codec
+from ...transport.channel import Channel, codec
 from ..assignment import Assignment, Neighbour
 from ..model.architecture import LINEAR
 from .base import Algorithm, Edge

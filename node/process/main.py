@@ -20,11 +20,10 @@ from safetensors import safe_open
 from ...metrics.recorder import Recorder
 from ...transport import array_file
 from ...transport import control as messages
-from ...transport.channel import Channels
+from ...transport.channel import CannotEncode, Channels
 from ...transport.clock import Clock, Peers
 from ...transport.clock_planned import PlannedClock, Rules
 from ...transport.clock_wall import DEADLINES, WallClock
-from ...transport.codecs import CannotEncode
 from ...transport.connections import CannotListen, Identity, KernelCounters, Options
 from ...transport.control import Bound, Connect, Control, ControlClosed, Done, Exit, Failed, Go, Leaving, Place, Ready
 from ...transport.endpoint import Endpoint, NeighbourTimeout, Stopped

@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.topology.randomness import generator
-from sheafgossip.transport.channel import Channel, Channels, Format
-from sheafgossip.transport.codecs import codec
+from sheafgossip.transport.channel import Channel, Channels, Format, codec
 from sheafgossip.transport.wire import Rejected
 
 NAMES = ("float16", "bfloat16", "int8", "top-k")
