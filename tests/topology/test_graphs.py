@@ -174,7 +174,7 @@ ends = st.tuples(st.integers(0, 8), st.integers(0, 8)).filter(lambda ends: ends[
 
 
 @given(arcs=st.sets(ends))
-def test_neighbours_and_parts_are_those_of_networkx(arcs):
+def test_neighbours_parts_and_clustering_are_those_of_networkx(arcs):
     directed = Graph.of(9, arcs, directed=True)
     undirected = directed.undirected
     assert undirected == Graph.of(9, {(max(arc), min(arc)) for arc in arcs})
@@ -187,6 +187,7 @@ def test_neighbours_and_parts_are_those_of_networkx(arcs):
         assert directed.predecessors(client) == tuple(sorted(oracle.predecessors(client)))
         assert undirected.neighbours(client) == tuple(sorted({*networkx.all_neighbors(oracle, client)}))
         assert undirected.degree(client) == len(undirected.neighbours(client)) <= undirected.max_degree
+    assert figures.clustering(undirected) == pytest.approx(networkx.average_clustering(oracle.to_undirected()))
 
 
 @pytest.mark.parametrize(
@@ -258,13 +259,6 @@ def test_a_hypercube_pairs_its_clients_along_one_axis_after_the_other_and_even_r
     cube = Graph.of(8, [(i, i ^ bit) for i in range(8) for bit in (1, 2, 4) if not i & bit])
     assert {(i ^ j, number) for (i, j), number in matchings(cube).items()} == {(1, 0), (2, 1), (4, 2)}
     assert set(matchings(draw(TopologySpec("ring"), 6, 0)).values()) == {0, 1}
-
-
-@settings(deadline=None, max_examples=50)
-@given(graph=any_graph)
-def test_clustering_is_that_of_networkx(graph):
-    drawn = networkx.complete_graph(graph.clients).edge_subgraph(graph.edges)
-    assert figures.clustering(graph) == pytest.approx(networkx.average_clustering(drawn) if graph.edges else 0)
 
 
 @pytest.mark.parametrize("clients", [1, 2, 3, 4, 25, DENSE_UP_TO, DENSE_UP_TO + 1, 3000])

@@ -1,5 +1,5 @@
-"""Exchange by plan: which messages are sent, kept, used and thrown away; neighbours that come late or die; and the one
-rule by which a message is chosen."""
+"""What an algorithm sees of its neighbours: the right vector from each, round after round. By plan: which messages are
+sent, kept, used and thrown away; neighbours that come late or die; and the one rule by which a message is chosen."""
 
 import math
 import time
@@ -15,9 +15,111 @@ from sheafgossip.transport.clock import CONFIRMATION, Peers
 from sheafgossip.transport.clock_planned import PlannedClock, Rules
 from sheafgossip.transport.connections import identity_of
 from sheafgossip.transport.control import NeighbourDied
+from sheafgossip.transport.endpoint import NeighbourTimeout
 from sheafgossip.transport.schedule import Schedule, can_be_used, chosen_round, needed_round
+from sheafgossip.transport.stopwatch import Stopwatch
 
 ROUNDS = 300
+
+
+def vector(*values: float, dtype="float32") -> np.ndarray:
+    return np.array(values, dtype=dtype)
+
+
+def say(network, puppet, *values: float, round: int, phase: int = 0, src: int = 0, dst: int = 1):
+    header = network.header(src=src, dst=dst, round=round, phase=phase, shapes=[[0, len(values)]])
+    puppet.send_multipart([header, vector(*values).tobytes()])
+
+
+def test_neighbours_who_do_not_meet_in_every_round_may_be_further_ahead(network):
+    slow, fast = network.linked(2, [(0, 1)])
+    slow_peers = slow.peers({1: Channel((1,), (1,))}, ahead=8)
+    fast_peers = fast.peers({0: Channel((1,), (1,))}, ahead=8, round=9)
+    fast_peers.send({0: vector(9)})
+    fast_peers.next_round()
+    fast_peers.send({0: vector(10)})  # nine ahead: too far
+    while not (rejected := slow_peers.rejected()):
+        slow_peers.clock.listen(time.monotonic() + 1)
+    assert rejected == {"round or phase out of turn": 1}
+    slow_peers.clock.begin(9)
+    assert slow_peers.exchange({1: vector(0)})[1].tolist() == [9]
+
+
+ILLEGAL = {
+    "round or phase out of turn": [{"round": 4}, {"round": 1}, {"round": 0}],
+    "wrong shape": [
+        {"phase": 1},  # this link has one message a round
+        {"shapes": [[0, 3]]},
+        {"shapes": [[0, 0]]},
+        {"shapes": [[0, 1], [0, 1]]},
+        {"shapes": []},
+        {"round": 3, "shapes": [[0, 1]]},  # ahead of its time, and wrong all the same
+    ],
+    "wrong dtype": [{"shapes": [[1, 2]]}],
+}
+
+
+@pytest.mark.parametrize("reason", ILLEGAL)
+def test_a_message_that_the_link_does_not_announce_is_dropped_and_counted(network, reason):
+    client, [neighbour] = network.client_of_puppets(1)
+    peers = client.peers({0: Channel((2,), (2,))})
+    peers.next_round()
+    for changed in ILLEGAL[reason]:
+        header = {"round": 2, "shapes": [[0, 2]]} | changed
+        tensors = [bytes((4, 8)[code] * length) for code, length in header["shapes"]]
+        neighbour.send_multipart([network.header(src=0, dst=1, **header), *tensors])
+    say(network, neighbour, 1, 2, round=2)
+    heard = peers.receive()[0]
+    assert heard.tolist() == [1, 2]
+    assert peers.rejected() == {reason: len(ILLEGAL[reason])}
+    with pytest.raises(ValueError, match="read-only"):
+        heard[0] = 2
+
+
+def test_a_message_that_is_there_or_was_taken_already_is_dropped_and_counted_once(network):
+    client, [neighbour] = network.client_of_puppets(1)
+    peers = client.peers({0: Channel((1, 1), (1, 1))})
+    say(network, neighbour, 3, round=2)  # one round ahead, so that it is still there when it is repeated
+    say(network, neighbour, 9, round=2)
+    say(network, neighbour, 1, round=1)
+    assert peers.receive()[0].tolist() == [1]
+    say(network, neighbour, 9, round=1)
+    say(network, neighbour, 2, round=1, phase=1)
+    assert peers.receive()[0].tolist() == [2]
+    assert [peers.rejected(), peers.rejected()] == [{"round or phase out of turn": 2}, {}]
+    peers.next_round()
+    assert peers.receive()[0].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    "wrong", [vector(1, 2, 3), vector(1), vector(1, 2, dtype="float64"), vector(1, 2).reshape(1, 2)], ids=str
+)
+def test_sending_what_was_not_announced_raises_value_error_and_sends_nothing(network, wrong):
+    client, [first, _] = network.client_of_puppets(2)
+    peers = client.peers({j: Channel((2,), (2,)) for j in (0, 1)})
+    with pytest.raises(ValueError, match=r"message 0 of a round to client 1 was announced with the lengths \(2,\)"):
+        peers.send({0: vector(1, 2), 1: wrong})
+    assert first.poll(50) == 0
+    assert peers.next_round().sent == {}
+    peers.send({0: vector(1, 2)})
+    with pytest.raises(ValueError, match="message 1 of a round to client 0"):
+        peers.send({0: vector(1, 2)})
+
+
+def test_silent_neighbours_are_named_with_the_round_and_waiting_for_them_is_wall_time_without_cpu_time(network):
+    client, [first, _, _] = network.client_of_puppets(3)
+    client.endpoint.stopwatch = watch = Stopwatch("maps")
+    peers = client.peers({j: Channel((1,), (1,)) for j in range(3)}, timeout=0.3)
+    peers.next_round()
+    say(network, first, 1, round=2, src=0, dst=3)
+    start = time.monotonic()
+    with pytest.raises(NeighbourTimeout, match=r"client 1, 2 sent nothing for 0\.3 s in round 2"):
+        peers.receive()
+    assert 0.299 <= time.monotonic() - start < 5
+    spent = watch.read()
+    assert spent["waiting"] == (0, pytest.approx(0.3, rel=0.2))
+    assert spent["exchange"].cpu_s < 0.03  # blocked in the kernel, not turning in circles
+    assert spent["exchange"].elapsed_s < 0.15
 
 
 def schedule(neighbours=(1,), rounds=ROUNDS, **changed) -> Schedule:
@@ -44,10 +146,6 @@ def peers_of(client, plan: Schedule, may_be_quiet: bool = False, **rules) -> Pee
     return peers
 
 
-def value(number: float) -> np.ndarray:
-    return np.array([number], dtype="f4")
-
-
 def test_a_sender_waits_when_its_window_is_full_and_goes_on_when_half_of_it_is_confirmed(network):
     """300 messages of 4 bytes, a window of 128: the receiver, which uses only the last, confirms each 64 it takes."""
     first, second = network.linked(2, [(0, 1)])
@@ -56,7 +154,7 @@ def test_a_sender_waits_when_its_window_is_full_and_goes_on_when_half_of_it_is_c
 
     def run_ahead() -> float:
         for round in range(1, ROUNDS + 1):
-            fast.exchange({1: value(round)})
+            fast.exchange({1: vector(round)})
             fast.next_round()
         return time.monotonic()
 
@@ -79,7 +177,7 @@ def test_who_is_quiet_says_so_without_a_vector_and_may_hear_one_all_the_same(net
         """(what is heard, messages of the round's traffic, which are used), round by round."""
         told = []
         for vectors in sent:
-            heard = peers.exchange({j: value(vectors[j]) for j in vectors}, quiet=set(peers.neighbours) - {*vectors})
+            heard = peers.exchange({j: vector(vectors[j]) for j in vectors}, quiet=set(peers.neighbours) - {*vectors})
             closed = peers.next_round()
             told.append((heard, len(closed.sent), [use.used for use in closed.used]))
         return told
@@ -97,8 +195,8 @@ def test_who_must_not_be_quiet_is_not_taken_for_it(network):
     first, second = network.linked(2, [(0, 1)])
     peers = peers_of(first, schedule(rounds=1))
     second.endpoint.send([0], round=1, phase=0, tensors=())
-    second.endpoint.send([0], round=1, phase=0, tensors=(value(5),))
-    assert peers.exchange({1: value(0)})[1].tolist() == [5]
+    second.endpoint.send([0], round=1, phase=0, tensors=(vector(5),))
+    assert peers.exchange({1: vector(0)})[1].tolist() == [5]
     assert peers.rejected() == {"wrong shape": 1}
 
 
@@ -107,13 +205,13 @@ def test_of_a_neighbour_that_has_died_the_last_vector_is_used_or_none(network, s
     first, second = network.linked(2, [(0, 1)])
     peers = peers_of(first, schedule(rounds=2), silence=silence)
     other = peers_of(second, schedule((0,), uses=[0, 0], rounds=2))
-    other.send({0: value(1)})
-    assert peers.exchange({1: value(0)})[1].tolist() == [1]
+    other.send({0: vector(1)})
+    assert peers.exchange({1: vector(0)})[1].tolist() == [1]
     peers.next_round()
     network.end(second)
     first.launcher.send(NeighbourDied(1))
     began = time.monotonic()
-    assert peers.exchange({1: value(0)}) == expected
+    assert peers.exchange({1: vector(0)}) == expected
     assert time.monotonic() - began < 5
     assert [use.used for use in peers.next_round().used] == [1 if expected else None]
 
@@ -125,7 +223,7 @@ def test_messages_for_after_a_checkpoint_are_kept_until_no_checkpoint_needs_them
     peers = peers_of(first, schedule(uses=[0] * 20, rounds=20, needed=needed), checkpoint_every=5)
     stored = {}
     for round in range(1, 16):
-        peers.exchange({1: value(round)})
+        peers.exchange({1: vector(round)})
         if round % 5 == 0:
             stored[round] = peers.clock.stored(round)
             peers.clock.forget(round)
@@ -142,7 +240,7 @@ def test_a_client_ends_only_when_all_that_is_planned_has_come(network):
         for round in range(1, 4):
             time.sleep(0.1)
             last = time.monotonic()
-            other.exchange({0: value(round)})
+            other.exchange({0: vector(round)})
             other.next_round()
         return last
 
@@ -176,21 +274,16 @@ def test_who_is_not_awaited_is_not_let_in_later_either(network, identity):
     assert client.endpoint.presence.linked == {0: 1}
 
 
-@pytest.mark.parametrize(
-    ("round", "staleness", "needed"), [(1, 0, 1), (5, 0, 5), (5, 2, 3), (2, 2, 0), (1, 3, 0), (5, math.inf, 0)]
-)
-def test_a_wait_is_for_a_message_no_older_than_allowed(round, staleness, needed):
-    assert needed_round(round, staleness) == needed
-
-
 @given(
     st.sets(st.integers(1, 8)),
     st.integers(1, 8),
     st.sampled_from([0, 1, 3, math.inf]),
     st.sampled_from(["skip", "stale"]),
 )
-def test_a_message_that_is_used_is_as_fresh_as_the_rule_says_and_has_been_stored(arrived, round, staleness, silence):
+def test_what_is_waited_for_or_used_is_as_fresh_as_the_rule_says_and_stored(arrived, round, staleness, silence):
     freshest = max(arrived, default=0)
+    ends_the_wait = [each >= needed_round(round, staleness) for each in range(9)]
+    assert ends_the_wait == [each >= round - staleness for each in range(9)]
     used = chosen_round(round, freshest, round in arrived, staleness, silence)
     if staleness == 0:
         assert used == (round if round in arrived else freshest if silence == "stale" else 0)

@@ -104,14 +104,6 @@ def test_the_records_own_bytes_are_counted_with_their_framing_as_the_kernel_does
     authenticator.close()
 
 
-def test_the_last_records_of_a_writer_that_has_ended_still_arrive(context, tmp_path):
-    address = f"ipc://{tmp_path}/records"
-    recorder = Recorder(context, address, sender=4)
-    recorder.write(*rounds(1))
-    recorder.close()
-    assert records_of(unpack(collector(context, address).recv())) == rounds(1)
-
-
 def test_who_may_drop_waits_for_nobody_and_counts_what_there_was_no_room_for(context):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
