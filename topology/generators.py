@@ -57,9 +57,8 @@ class TopologySpec(Section):
 
 
 def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph:
-    """Returns the graph of one of the periods: connected, strongly so if directed; of one-peer graphs all periods
-    together are. Raises TopologyError for parameters that do not fit, a bad file, or no connected graph in
-    ``spec.tries`` draws."""
+    """The graph of a period is connected, strongly if directed; of one-peer graphs all periods together are. Raises
+    TopologyError for parameters that do not fit, a bad file, or no connected graph in ``spec.tries`` draws."""
     if spec.kind == "file":
         if spec.path is None:
             raise TopologyError('topology.path is missing: topology.kind = "file" needs an edge list or a GraphML file')

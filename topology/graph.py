@@ -17,8 +17,7 @@ class TopologyError(UserError):
 @dataclass(frozen=True)
 class Graph:
     """Clients 0 .. clients - 1 and edges between different ones, ascending, each once; an undirected edge (i, j) has
-    i < j. Where the graph is ``directed``, edges are arcs: i sends to j, and j hears from i. Raises TopologyError for
-    anything else."""
+    i < j, a ``directed`` one is an arc: i sends to j. Raises TopologyError for anything else."""
 
     clients: int
     edges: tuple[tuple[int, int], ...]
@@ -140,9 +139,8 @@ def _reached(adjacency: Sequence[tuple[int, ...]], start: int, within: set[int])
 
 
 def mixing_row(graph: Graph, client: int, weights: str) -> dict[int, float]:
-    """Returns {j: W_ij} of i = ``client``, itself first, then those it hears from. On an undirected graph W is
-    symmetric and doubly stochastic. On a directed one W_ij = 1 / (1 + outdeg_j): its columns sum to 1, and its rows too
-    where the graph is regular."""
+    """{j: W_ij} of i = ``client``, itself first, then those it hears from. An undirected graph's W is symmetric, doubly
+    stochastic; a directed one's has W_ij = 1 / (1 + outdeg_j): columns, on a regular graph also rows, sum to 1."""
     if graph.directed:
         return {j: 1 / (1 + len(graph.successors(j))) for j in (client, *graph.predecessors(client))}
     local = weights == "metropolis-hastings"  # needs only what the two ends know

@@ -50,8 +50,7 @@ _EDGE = "#5b6770"
 
 
 def draw_picture(graphs: GraphSequence, path: Path, title: str) -> None:
-    """Writes the first six graphs side by side. Raises UserError where ``path`` cannot be written, or has an ending
-    that ``check_format`` refuses."""
+    """Writes the first six graphs side by side. Raises UserError for another format, or where it cannot write."""
     check_format(path)
     import matplotlib
 

@@ -26,8 +26,7 @@ class DamagedFile(Exception):
 
 
 class ArrayFile:
-    """``digest`` is the same for the same arrays and metadata. Contiguous arrays are not copied. Raises TypeError for
-    those that are not of numbers."""
+    """The same arrays and metadata have the same ``digest``. Raises TypeError for arrays that are not of numbers."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None):
         contents, parts, end = {}, [], 0
@@ -74,8 +73,7 @@ class ArrayFile:
 
 
 def digest_of(path: Path) -> str | None:
-    """The digest that the file bears, and is found to have; None where it bears none, as older ones. Raises
-    DamagedFile, FileNotFoundError."""
+    """Checks the digest that the file bears; None where it bears none, as older ones. Raises as ``read`` does."""
     sha256 = hashlib.sha256()
     with path.open("rb") as file:
         start = file.read(_PLACE.stop)

@@ -25,9 +25,8 @@ class CannotEncode(ValueError):
 
 
 class _Codec:
-    """``dtype`` is that of the vectors at both ends. A codec keeps nothing between messages. ``encode`` is given finite
-    numbers, and raises CannotEncode where one is out of range. What ``decode`` is given has the announced ``layout``,
-    and may still be hostile: it raises Rejected."""
+    """``dtype`` is that of the vectors. ``encode`` is given finite numbers, and raises CannotEncode where one is out of
+    range. What ``decode`` is given has the announced ``layout``, and may still be hostile: it raises Rejected."""
 
     name: ClassVar[CodecName]
     owes: ClassVar[bool] = False  # whether it leaves out entries, which the sender adds to the next vector then
@@ -164,8 +163,7 @@ def finite(numbers: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Format:
-    """How a message of ``length`` numbers travels: its last ``exact`` ones (without a codec all) as they are, in a
-    tensor of their own."""
+    """How ``length`` numbers travel: the last ``exact`` ones, without a codec all, as they are in their own tensor."""
 
     codec: Codec | None
     dtype: np.dtype
@@ -237,8 +235,7 @@ def _formats(
 
 
 class Channels:
-    """Makes messages of vectors, and vectors of messages. ``channels`` are those to each neighbour of client ``node``;
-    ``seed`` is the run's, for codecs that draw."""
+    """Makes messages of vectors to each neighbour, and vectors of theirs; codecs draw by the ``seed`` of the run."""
 
     def __init__(self, node: int, channels: Mapping[int, Channel], dtype: np.dtype | str, seed: int = 0):
         self.neighbours = tuple(sorted(channels))

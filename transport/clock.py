@@ -169,8 +169,7 @@ class Clock:
         raise NeighbourTimeout(complaint())
 
     def listen(self, until: float) -> bool:
-        """Takes in the next message, if one comes before that moment (time.monotonic() seconds), unless the launcher
-        says something; returns whether one has come."""
+        """Takes in the next message before that moment, or the launcher's word; returns whether a message has come."""
         message = self.endpoint.receive(min(until, self._let_arrive()))
         if message is not None:
             self._store(message)
@@ -222,12 +221,10 @@ class Peers:
     def exchange(
         self, vectors: Vectors, senders: Collection[int] | None = None, *, quiet: Collection[int] = ()
     ) -> dict[int, np.ndarray]:
-        """Sends each of these neighbours its vector, then waits for one from each of them, or of the ``senders``.
-
-        A neighbour that the run's scenario leaves out in this exchange is missing from the result. ``quiet`` are those
-        that get none, and of whom none is expected, which they know; where a scenario may have them know something else
-        they are told, and may be heard all the same. Raises NeighbourTimeout.
-        """
+        """Sends each of these neighbours its vector, then waits for one from each of them, or of the ``senders``. Those
+        that the run's scenario leaves out are missing from the result. ``quiet`` are those that get none, and of whom
+        none is expected, which they know; where a scenario may have them know something else they are told, and may be
+        heard all the same. Raises NeighbourTimeout."""
         with self._stopwatch.during("exchange"):
             self._send(vectors)
             heard = {*(vectors if senders is None else senders), *self.clock.tell_quiet(quiet)}
@@ -258,8 +255,7 @@ class Peers:
             return self.clock.receive(self.neighbours if senders is None else senders, bounded=bounded)
 
     def as_heard(self, vectors: Vectors) -> Vectors:
-        """The vectors that are sent next, as these neighbours will get them: for what both ends must find alike. Not
-        for codecs that leave out entries."""
+        """The vectors that are sent next, as neighbours will get them; not for codecs that leave out entries."""
         round, sent = self.round, self.clock.sent
         return {node: self._channels.as_heard(node, round, sent[node], vector) for node, vector in vectors.items()}
 
@@ -269,8 +265,7 @@ class Peers:
             self._send(vectors, shown=True)
 
     def shown(self, node: int) -> np.ndarray | None:
-        """The server's answer of this round, read-only, once it has been shown; None: it will not be. Raises
-        NeighbourTimeout."""
+        """The server's answer of this round, once it has been shown; None: it will not be. Raises NeighbourTimeout."""
         with self._stopwatch.during("evaluation"):
             return self.clock.take_shown(node, len(self._channels[node].received_in(self.round)))
 

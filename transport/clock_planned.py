@@ -29,8 +29,7 @@ class Rules:
 
 
 class ScheduledClock(Clock):
-    """What the planned clock and the wall clock have in common: some messages are lost, late or left out, and some
-    clients come and go."""
+    """Some messages are lost, late or left out, and some clients come and go."""
 
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout)
@@ -44,8 +43,7 @@ class ScheduledClock(Clock):
             self._flows[node] = Flow(most, tell_every(channels[node].received_in(1), size))
 
     def tell_quiet(self, quiet: Collection[int]) -> Collection[int]:
-        """The plan has a message of everyone in every exchange: one without a vector takes the place of what is not
-        said. Such messages are counted as confirmations are."""
+        """The plan has a message of everyone in every exchange: one without a vector, counted as a confirmation."""
         for node in quiet:
             phase = self.sent[node]
             self.sent[node] += 1

@@ -19,8 +19,7 @@ DEADLINES = "deadlines"  # in a checkpoint: how many waits of this incarnation a
 
 
 class Arrivals:
-    """A neighbour's messages of one phase: those under way while their delay lasts, and those that have arrived and may
-    still be used."""
+    """A neighbour's messages of one phase: those whose delay lasts, and those that are there and may still be used."""
 
     def __init__(self) -> None:
         self.coming: list[tuple[float, int, np.ndarray]] = []  # (time.monotonic() of arrival, round, vector), in order
@@ -31,8 +30,7 @@ class Arrivals:
         return max(self.there, default=0)
 
     def proceed(self, now: float, round: int, staleness: float) -> int:
-        """Lets arrive what is due in this round; returns how many messages were removed, since they have come twice or
-        cannot be used any more."""
+        """Lets arrive what is due; returns how many were removed: they came twice, or cannot be used any more."""
         before = len(self.coming) + len(self.there)
         while self.coming and self.coming[0][0] <= now:
             _, number, vector = self.coming.pop(0)

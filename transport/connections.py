@@ -177,9 +177,8 @@ class Connections:
         self.sockets = [self._monitor, *([self.zap.socket] if self.zap else [])]  # polled for ``attend``
 
     def bind(self, address: str, *, hurry: bool = True) -> str:
-        """Binds to an address (``tcp://127.0.0.1:*`` picks a port) and returns the one that others connect to.
-        ``hurry``: who does not open a connection soon is sent away; with keys this client must attend to it meanwhile.
-        Raises CannotListen."""
+        """Returns the address that others connect to. Raises CannotListen. ``hurry``: who does not open a connection
+        soon is sent away; with keys this client must attend to it meanwhile."""
         before = self.router.handshake_ivl
         if hurry:
             self.router.handshake_ivl = HANDSHAKE_MS

@@ -168,9 +168,8 @@ class Tally:
 
 
 class Control:
-    """One end of a control line; ``words`` are the messages that may come in. Both ends belong to the same run, and are
-    trusted. One of the two must be ``attentive``: it goes on reading while it waits for room to send, or a burst of
-    messages in both directions would hang them."""
+    """One end of a control line; ``words`` are the messages that may come in. Both ends trust each other. One must be
+    ``attentive``: it reads while it waits for room to send, or a burst in both directions would hang them."""
 
     def __init__(self, sock: socket.socket, words: Words, *, attentive: bool = False):
         self.sent, self.received = Tally(), Tally()

@@ -56,9 +56,8 @@ class Traffic(NamedTuple):
 
 class Endpoint:
     """Raises Stopped or ControlClosed from any blocking call when the launcher says so or is gone. ``sent`` counts what
-    was sent, by kind ("": a round's traffic) and neighbour, ``rejected`` the messages dropped, by reason; ``heard``
-    collects the launcher's messages that are not for the endpoint, ``hellos`` (neighbour, wire bytes) of the greetings
-    sent since ``connect``."""
+    was sent, by kind ("": a round's traffic) and neighbour, ``rejected`` the messages dropped, by reason; ``heard`` are
+    the launcher's messages to others, ``hellos`` (neighbour, wire bytes) of the greetings sent since ``connect``."""
 
     def __init__(self, context: zmq.Context, identity: Identity, control: Control, options: Options):
         self.node = identity.node
@@ -189,8 +188,7 @@ class Endpoint:
                 return False
 
     def receive(self, deadline: float) -> Message | None:
-        """The next legal message of a neighbour; None at ``deadline`` (time.monotonic() seconds), or when the launcher
-        has said something, or earlier."""
+        """The next message; None at ``deadline`` (time.monotonic() seconds), at the launcher's word, or earlier."""
         return self._waiting.pop(0) if self._waiting else self._next(deadline)
 
     def _next(self, deadline: float, *, linking: bool = False) -> Message | None:
@@ -248,8 +246,7 @@ class Endpoint:
         self._act_on(dict(self._aside.poll()))
 
     def _wait_for_any(self, seconds: float) -> bool:
-        """Sleeps until something comes in, at most ``seconds``, and acts on what is not a message. Returns whether the
-        launcher has said something."""
+        """Sleeps until something comes in, and acts on what is no message. Returns whether the launcher spoke."""
         start = time.monotonic()
         ready = dict(self._poller.poll(math.ceil(seconds * 1000)))
         now = time.monotonic()

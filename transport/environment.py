@@ -3,8 +3,7 @@ to choose, and failpoints, named points at which a process is killed or held up.
 
 SHEAFGOSSIP_TEST_CONSTANTS="window_bytes=4096,linger_s=0.1" gives two constants other values.
 SHEAFGOSSIP_FAILPOINTS="state renamed@node-0003:2=kill; committed@collector=delay 0.5" kills client 3 at the second time
-that it gets to the first point, and holds up the collector at each time that it gets to the other, for half a second.
-"""
+that it gets to the first point, and holds up the collector each time that it gets to the other, for half a second."""
 
 import os
 import re
@@ -26,8 +25,6 @@ _FORM = re.compile(r"([a-z ]+)@([a-z0-9 -]+)(?::(\d+))?=(?:kill|delay ([0-9.]+))
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Those that end in ``_s`` are seconds."""
-
     window_bytes: int = 1 << 20  # that messages under way to a neighbour fit, beside those that the plan has wait
     window_most: int = 128  # of those messages; half as many are confirmed at once
     queue_of_a_server: int = 8  # messages that wait on a server's connection, each way, where nobody confirms them

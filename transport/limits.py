@@ -1,6 +1,5 @@
-"""What every process of a run needs: to end with its parent or when asked to, enough open files for itself, and a bound
-to the files and memory that those who connect to it can take: ZeroMQ bounds neither connections nor the frames of a
-message. The system does, for the whole process."""
+"""What every process of a run needs: to end with its parent or when asked to, enough open files, and a bound to the
+files and memory that others can take: ZeroMQ bounds neither connections nor frames; the system does."""
 
 import contextlib
 import ctypes
@@ -53,16 +52,14 @@ def bound_connections(count: int) -> None:
 
 
 def keep_own_files() -> None:
-    """Parts this thread's open files from those of ZeroMQ's threads, which accept anyone: unauthenticated peers cannot
-    take what this thread needs. To be called when all sockets are there and bound, which both sides know; what either
-    opens later, the other does not see. Linux only."""
+    """Parts this thread's open files from those of ZeroMQ's threads, which accept anyone. To be called when all sockets
+    are bound, which both sides know; what either opens later, the other does not see. Linux only."""
     if _LIBC is not None:
         _LIBC.unshare(_CLONE_FILES)
 
 
 def bound_memory(more: int | None = None) -> None:
-    """Limits memory to so many bytes more than this process has now, by default to half of all; more ends it with
-    SIGABRT. Linux only."""
+    """Limits memory to so many bytes more than now, by default half of all; beyond is SIGABRT. Linux only."""
     if more is None:
         more = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     with contextlib.suppress(OSError, ValueError, StopIteration):

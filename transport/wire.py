@@ -42,8 +42,7 @@ def message_wire_bytes(lengths: Iterable[int], *, sealed: bool = False) -> int:
 
 
 def ready_bytes(identity: bytes) -> int:
-    """Wire bytes of the READY command that a ROUTER sends after its greeting: a command frame, the name READY, the
-    properties Socket-Type = ROUTER and Identity."""
+    """Wire bytes of a ROUTER's READY command: a command frame, its name, Socket-Type = ROUTER and Identity."""
     return 2 + (1 + 5) + (1 + 11 + 4 + 6) + (1 + 8 + 4 + len(identity))
 
 
@@ -56,8 +55,7 @@ def handshake_bytes(*, connects: bool) -> int:
 
 
 def pack_header(run: int, src: int, dst: int, round: int, phase: int, layout: Layout) -> bytes:
-    """``phase`` numbers the messages that src sends dst within a round, from 0. Round 0 is the hello of a new link.
-    Raises TypeError for a dtype that does not travel."""
+    """``phase`` numbers the messages of a round from src to dst, from 0. Round 0 is the hello of a new link."""
     return pack_start(run, src, dst) + pack_end(round, phase, layout)
 
 
@@ -83,9 +81,8 @@ def layout_of(tensors: tuple[np.ndarray, ...]) -> Layout:
 
 
 class HeaderReader:
-    """Reads what neighbours send ``node`` in a run. Most headers of a round end alike, whoever sent them: this is
-    parsed once, or told beforehand, and of the others only the start is compared with the one that this sender must
-    write, byte by byte."""
+    """Most headers of a round that neighbours send ``node`` end alike: this is parsed once, or told beforehand, and of
+    the others only the start is compared with the one that this sender must write, byte by byte."""
 
     def __init__(self, run: int, node: int):
         self._run, self._node = run, node
@@ -117,8 +114,7 @@ class HeaderReader:
 
 
 def unpack_header(frame: bytes, frames: int) -> tuple[list[int], Layout]:
-    """[run, src, dst, round, phase] and the layout. Raises Rejected, also where it is not that of so many tensor
-    ``frames``."""
+    """[run, src, dst, round, phase] and the layout. Raises Rejected, also for another number of tensor ``frames``."""
     if len(frame) > MAX_HEADER_BYTES:
         raise Rejected("malformed header", f"{len(frame)} bytes")
     try:

@@ -1,5 +1,4 @@
-"""Graphs: how they are drawn, one, directed ones and sequences; who is whose neighbour, parts, weights, matchings, and
-numbers that describe them; and their pictures."""
+"""How graphs and sequences are drawn, who is whose neighbour, parts, weights, matchings, figures and pictures."""
 
 import math
 import subprocess

@@ -144,8 +144,7 @@ class Network:
 
     @staticmethod
     def header(*, src: int, dst: int, round: int = 0, phase: int = 0, shapes=(), run: int = 77) -> bytes:
-        """Written by hand: protocol version, run, source, destination, round, phase, then the code (0: float32) and the
-        lengths of each tensor."""
+        """Written by hand: version, run, source, destination, round, phase, the code and lengths of each tensor."""
         return msgpack.packb([1, run, src, dst, round, phase, list(shapes)])
 
     @staticmethod

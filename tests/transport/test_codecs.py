@@ -211,8 +211,7 @@ def test_each_message_of_int8_has_draws_of_its_own():
 
 
 def test_what_top_k_leaves_out_is_added_to_the_next_vector_of_the_edge():
-    """Whole numbers, so that sums are exact: what was received and what is still owed are all that was to be sent,
-    message by message of a round, whatever opened the link."""
+    """Sums of whole numbers are exact: what was received and what is owed are all that was to be sent, by message."""
     sender, receiver = ends("top-k", 20, 10, opens=(3,))
     rng = np.random.default_rng(0)
     meant, received = [0, 0], [0, 0]

@@ -1,7 +1,5 @@
-"""What is not legal, in great number and variety, over real sockets to a client that takes part in a run.
-
-``make fuzz`` feeds 100,000 messages; SHEAFGOSSIP_FUZZ is their number.
-"""
+"""What is not legal, in great number and variety, over real sockets to a client that takes part in a run. ``make fuzz``
+feeds 100,000 messages; SHEAFGOSSIP_FUZZ is their number."""
 
 import gc
 import os

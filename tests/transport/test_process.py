@@ -75,8 +75,7 @@ def clock(monkeypatch) -> SimpleNamespace:
 
 
 def waited(clock, seconds: float, stops: dict[int, float], looks: tuple[int, ...] = ()) -> float:
-    """Seconds until the wait is over, where some parts of it (by number) take so much longer, and somebody looks with a
-    debugger in others."""
+    """Seconds until the wait is over; some parts, by number, take longer, in others somebody ``looks``, debugging."""
     began = clock.now
     for number, until in enumerate(parts_of(seconds)):
         assert until > clock.now

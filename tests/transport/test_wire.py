@@ -1,5 +1,4 @@
-"""Headers and tensors on the wire: what is packed comes out the same, and nothing else comes in. test_keys.py holds the
-bytes that ZMTP adds against the kernel."""
+"""Headers and tensors: what is packed comes out the same, nothing else comes in. test_keys.py counts ZMTP's bytes."""
 
 import math
 from collections.abc import Callable
