@@ -36,7 +36,6 @@ class _Codec:
         self.dtype = np.dtype(dtype)
 
     def layout(self, length: int) -> Layout:
-        """Returns the types and shapes of the tensors that take the place of a vector of ``length`` numbers."""
         return ((np.dtype(self.wire), (length,)),)
 
     def _cast(self, numbers: np.ndarray, dtype: str) -> np.ndarray:
@@ -276,7 +275,6 @@ class Channels:
         return self._sent[node][round == 1][phase].decode(tensors)
 
     def is_shown(self, node: int, round: int, phase: int) -> bool:
-        """Whether a neighbour's message is a server's answer to be evaluated only."""
         return self._channels[node].is_shown and phase == len(self._received[node][round == 1])
 
     def decode(self, node: int, round: int, phase: int, tensors: Tensors) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from .control import NeighbourCame, NeighbourDied, NeighbourFinished, NeighbourLeft
+from .control import NeighbourCame, NeighbourFinished, NeighbourGone
 from .environment import CONSTANTS
 from .keys import CLOSED, HANDSHAKE_MS, OPENED, PROOF, Ring, ZapHandler, dial_with, listen_with, next_event
 from .stopwatch import Stopwatch
@@ -24,7 +24,6 @@ _IDENTITY = re.compile(rb"node-(\d{4,9})(?:\.(\d{1,3}))?")
 _EVENTS_WAITING = 100_000  # of connections that others open and close while a client is at work
 _EVENTS_A_LOOK = 1000  # of connections: a flood of them holds up no one for long
 
-_TCP_INFO_BYTES = 240
 _PLACES = 128, 200, 208  # tcpi_bytes_received, tcpi_bytes_sent, tcpi_bytes_retrans in struct tcp_info, uint64 each
 _FIN_HAS_COME = (8, 9, 11)  # tcpi_state, the first byte: CLOSE_WAIT, LAST_ACK, CLOSING
 
@@ -68,11 +67,10 @@ class Presence:
     def note(self, message: object) -> bool:
         """Notes what the launcher tells of a neighbour; False: it is something else."""
         match message:
-            case NeighbourDied(node, incarnation):
-                self.died.setdefault(node, time.monotonic())
+            case NeighbourGone(node, incarnation, died):
                 self.left[node] = incarnation
-            case NeighbourLeft(node, incarnation):
-                self.left[node] = incarnation
+                if died:
+                    self.died.setdefault(node, time.monotonic())
             case NeighbourFinished(node):
                 self.finished.setdefault(node, time.monotonic())
             case NeighbourCame(place, first_round):
@@ -142,7 +140,7 @@ class KernelCounters:
 
 
 def _info(sock: socket.socket) -> bytes:
-    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 240)
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,10 @@ class Stop(ControlMessage):
     reason: str
 
 
-class NeighbourDied(ControlMessage):
+class NeighbourGone(ControlMessage):
     node: int
-    incarnation: int = 0
-
-
-class NeighbourLeft(ControlMessage):
-    node: int
-    incarnation: int  # that has ended as planned
+    incarnation: int
+    died: bool  # unexpectedly; else it has left as planned
 
 
 class NeighbourFinished(ControlMessage):
@@ -131,7 +127,7 @@ class Exited(ControlMessage):
 
 
 Words = Mapping[str, type]
-_TO_CLIENTS = (Place, Connect, Go, Exit, Stop, NeighbourDied, NeighbourLeft, NeighbourFinished, NeighbourCame)
+_TO_CLIENTS = (Place, Connect, Go, Exit, Stop, NeighbourGone, NeighbourFinished, NeighbourCame)
 _TO_LAUNCHER = (Bound, Ready, Done, Leaving, Failed, Waiting, WaitOver, StepTimed, FromClient, Exited)
 FROM_LAUNCHER: Words = {each.__name__: each for each in (*_TO_CLIENTS, Fork, Tell, TellAll, Kill)}
 TO_LAUNCHER: Words = {each.__name__: each for each in _TO_LAUNCHER}

@@ -6,9 +6,8 @@ be expected: until each has got as far as ``needed_round``. Of each neighbour it
 
 - where clients are synchronous (staleness 0): the message of its own round;
 - else the freshest that has arrived, unless that is more than ``staleness`` rounds old;
-- where there is none such, because the deadline passed, the neighbour is gone or has finished, or a message of a later
-  round shows that it has got farther: the freshest that has arrived at all (silence = "stale"), or none ("wait",
-  "skip").
+- where there is none such, because the deadline passed, the neighbour is gone, has finished or has got farther: the
+  freshest that has arrived at all (silence = "stale"), or none ("wait", "skip").
 
 Rounds count from 1, ``freshest`` is the latest round of which a message has arrived, and 0 stands for no message.
 
@@ -25,8 +24,7 @@ where every order of events can go on, all of them come to the same end.
 
 On the wall clock time passes by itself, and a receiver keeps of each of a round's messages the freshest at most, and
 what it has yet to use in rounds to come. So the client that is furthest behind is never held up where the limit is at
-least a round's messages, and ``tell_every + 1``; others may have to wait for it.
-"""
+least a round's messages, and ``tell_every + 1``; others may have to wait for it."""
 
 import math
 from collections.abc import Collection
@@ -66,8 +64,8 @@ class Schedule:
     backlog_in: np.ndarray  # (g,) int32: the same of the neighbour's messages to this client
 
     def most_kept(self, every: int) -> np.ndarray:
-        """(g,): own messages to each neighbour that are stored at once for checkpoints every so many rounds, at most.
-        From the round in which it is sent until the last checkpoint before its last use."""
+        """(g,): own messages to each neighbour that checkpoints ``every`` so many rounds have stored at once, at most:
+        each from its round until the last checkpoint before its last use."""
         rounds, _, places = self.needed.shape
         if not every:
             return np.zeros(places, int)

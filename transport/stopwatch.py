@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from time import perf_counter_ns, process_time_ns, thread_time_ns
 from typing import NamedTuple
 
-WAITING, IO = "waiting", "io"
-
 _suspensions = Counter[str]()  # of this process's waits, so far and going on: a debugger holds up all threads
 _PART_S = 1.0
 _PARTS = 8  # at least
@@ -59,7 +57,7 @@ class Stopwatch:
         """Until now nothing ran for so long: that was ``waiting``."""
         if self._running:
             blocked = round(seconds * 1e9)
-            self._wall[WAITING] += blocked
+            self._wall["waiting"] += blocked
             self._wall[self._part] -= blocked
 
     def read(self) -> dict[str, Spent]:
@@ -69,7 +67,7 @@ class Stopwatch:
         self.switch(self._part)
         spent = {part: Spent(self._cpu[part] / 1e9, wall / 1e9) for part, wall in self._wall.items()}
         others = process_time_ns() - thread_time_ns() - self._others
-        return spent | ({IO: Spent(max(others, 0) / 1e9, 0.0)} if self._alone else {})
+        return spent | ({"io": Spent(max(others, 0) / 1e9, 0.0)} if self._alone else {})
 
 
 def parts_of(seconds: float, tell: Callable[[float], None] = lambda waited: None) -> Iterator[float]:

@@ -252,7 +252,7 @@ class Clients:
         """A client has come that the others have not met yet."""
         assignment = self.running[node]
         for dead in self._dead & {peer.node for peer in assignment.neighbours}:
-            self._engine.send(Tell(node, control.NeighbourDied(dead)))
+            self._engine.send(Tell(node, control.NeighbourGone(dead, 0, died=True)))
         self._engine.send(Tell(node, control.Connect(self._present_neighbours(node))))
         self._tell_neighbours(node, control.NeighbourCame(self.places[node], assignment.incarnation.first_round))
         planned = self._incarnations.of(assignment)
@@ -260,8 +260,8 @@ class Clients:
 
     def _part_with(self, assignment: Assignment, kind: str, text: str, virtual_s: float | None = None) -> None:
         """A client has ended before the others, as planned or not."""
-        news = control.NeighbourDied if kind == "death" else control.NeighbourLeft
-        self._tell_neighbours(assignment.node, news(assignment.node, assignment.incarnation.number))
+        news = control.NeighbourGone(assignment.node, assignment.incarnation.number, died=kind == "death")
+        self._tell_neighbours(assignment.node, news)
         self._journal.planned_event(kind, text, assignment.node, virtual_s)
 
     def _tell_neighbours(self, node: int, news: object) -> None:

@@ -14,7 +14,7 @@ from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import CONFIRMATION, Peers
 from sheafgossip.transport.clock_planned import PlannedClock, Rules
 from sheafgossip.transport.connections import identity_of
-from sheafgossip.transport.control import NeighbourDied
+from sheafgossip.transport.control import NeighbourGone
 from sheafgossip.transport.endpoint import NeighbourTimeout
 from sheafgossip.transport.schedule import Schedule, can_be_used, chosen_round, needed_round
 from sheafgossip.transport.stopwatch import Stopwatch
@@ -209,7 +209,7 @@ def test_of_a_neighbour_that_has_died_the_last_vector_is_used_or_none(network, s
     assert peers.exchange({1: vector(0)})[1].tolist() == [1]
     peers.next_round()
     network.end(second)
-    first.launcher.send(NeighbourDied(1))
+    first.launcher.send(NeighbourGone(1, 1, died=True))
     began = time.monotonic()
     assert peers.exchange({1: vector(0)}) == expected
     assert time.monotonic() - began < 5

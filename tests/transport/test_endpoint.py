@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from sheafgossip.transport.control import ControlClosed, NeighbourDied, Stop
+from sheafgossip.transport.control import ControlClosed, NeighbourGone, Stop
 from sheafgossip.transport.endpoint import NeighbourTimeout, Stopped
 
 VECTOR = np.arange(10, dtype=np.float32)
@@ -112,7 +112,7 @@ def test_any_word_of_the_launcher_ends_a_wait(network, pause_s):
     """Also one that is there before the wait begins: who waits for a neighbour must learn in time that it has died."""
     client, _ = network.linked(2, [(0, 1)])
     time.sleep(pause_s)
-    client.launcher.send(NeighbourDied(1))
+    client.launcher.send(NeighbourGone(1, 1, died=True))
     began = time.monotonic()
     while 1 not in client.endpoint.presence.died:
         assert client.endpoint.receive(began + 100) is None
