@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, pairwise
 from typing import Self
 
 from .errors import UserError
@@ -26,8 +27,7 @@ class Graph:
     def __post_init__(self) -> None:
         if self.clients < 1:
             raise TopologyError(f"a graph of {self.clients} clients: at least 1 is needed")
-        previous = (-1, -1)
-        for edge in self.edges:
+        for previous, edge in pairwise(chain([(-1, -1)], self.edges)):
             i, j = edge
             if min(i, j) < 0 or max(i, j) >= self.clients:
                 problem = f"clients are numbered 0 to {self.clients - 1}"
@@ -36,7 +36,6 @@ class Graph:
             elif edge <= previous or (i > j and not self.directed):
                 problem = "must come in ascending order, each once, an edge with the smaller number first"
             else:
-                previous = edge
                 continue
             raise TopologyError(f"{'arc' if self.directed else 'edge'} {i}-{j}: {problem}")
 

@@ -46,9 +46,8 @@ class _Codec:
         return converted
 
     def _too_large(self, largest: float) -> CannotEncode:
-        return CannotEncode(
-            f"a number is above {largest:.3g}, too large for {self.name}; choose another transport.codec"
-        )
+        what = f"a number is above {largest:.3g}, too large for {self.name}"
+        return CannotEncode(f"{what}; choose another transport.codec")
 
 
 class Float16(_Codec):

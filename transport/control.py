@@ -101,11 +101,7 @@ class Fork(ControlMessage):
 
 
 class Tell(ControlMessage):
-    node: int
-    message: Any
-
-
-class TellAll(ControlMessage):
+    node: int | None  # None: all clients
     message: Any
 
 
@@ -129,7 +125,7 @@ class Exited(ControlMessage):
 Words = Mapping[str, type]
 _TO_CLIENTS = (Place, Connect, Go, Exit, Stop, NeighbourGone, NeighbourFinished, NeighbourCame)
 _TO_LAUNCHER = (Bound, Ready, Done, Leaving, Failed, Waiting, WaitOver, StepTimed, FromClient, Exited)
-FROM_LAUNCHER: Words = {each.__name__: each for each in (*_TO_CLIENTS, Fork, Tell, TellAll, Kill)}
+FROM_LAUNCHER: Words = {each.__name__: each for each in (*_TO_CLIENTS, Fork, Tell, Kill)}
 TO_LAUNCHER: Words = {each.__name__: each for each in _TO_LAUNCHER}
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=lambda each: {"is": type(each).__name__} | vars(each))
 

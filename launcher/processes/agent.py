@@ -17,7 +17,7 @@ import zmq
 from ...node.algorithms import INPUT_FILES
 from ...node.process.reporting import sample
 from ...transport import control
-from ...transport.control import ControlClosed, Fork, Go, Kill, Tell, TellAll
+from ...transport.control import ControlClosed, Fork, Go, Kill, Tell
 from ...transport.keys import KeyPair, dial_with, next_event
 from .engine import LocalEngine
 
@@ -186,9 +186,9 @@ class Agent:
                         if (path := self._folder / f"{key}.safetensors").exists():
                             assignment["algorithm"][key] = str(path)
                 server.send(message)
-            case Tell(_, Go(epoch)) | TellAll(Go(epoch)):
+            case Tell(_, Go(epoch)):
                 server.send(replace(message, message=Go(epoch - min(self._clocks)[1])))
-            case Tell() | TellAll() | Kill():
+            case Tell() | Kill():
                 server.send(message)
             case {"bring_home": True}:
                 self._send_new(*_STATES, "log/*.log")

@@ -24,7 +24,7 @@ from ...node.assignment import Assignment
 from ...node.process.reporting import sample
 from ...topology.errors import UserError
 from ...transport import control
-from ...transport.control import Control, Exited, Failed, Fork, FromClient, Kill, StepTimed, Tell, TellAll
+from ...transport.control import Control, Exited, Failed, Fork, FromClient, Kill, StepTimed, Tell
 from ...transport.environment import CONSTANTS
 from .. import ONE_THREAD, interrupts
 from ..prepare.assignments import Host
@@ -83,7 +83,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Starts these clients, each on its host."""
 
     @abstractmethod
-    def send(self, message: Tell | TellAll | Kill) -> None: ...
+    def send(self, message: Tell | Kill) -> None: ...
 
     @abstractmethod
     def receive(self, seconds: float) -> list[Any]:

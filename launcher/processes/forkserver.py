@@ -26,7 +26,7 @@ from typing import Any
 
 from ...node.assignment import Assignment, name_of
 from ...transport import control
-from ...transport.control import Control, ControlClosed, Exited, Failed, Fork, FromClient, Kill, Tell, TellAll
+from ...transport.control import Control, ControlClosed, Exited, Failed, Fork, FromClient, Kill, Tell
 from ...transport.environment import failpoint, this_is
 from ...transport.limits import allow_open_files, end_with_parent, stop_requests
 
@@ -60,8 +60,8 @@ class _Server:
             match message:
                 case Fork(assignments):
                     self._fork(assignments)
-                case Tell(_, words) | TellAll(words):
-                    for node in [message.node] if isinstance(message, Tell) else self._clients:
+                case Tell(told, words):
+                    for node in self._clients if told is None else [told]:
                         if node in self._clients:
                             with contextlib.suppress(ControlClosed):  # it has just ended; the launcher hears of that
                                 self._clients[node].send(words)

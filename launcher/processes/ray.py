@@ -20,7 +20,7 @@ from ...metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord
 from ...node.algorithms import INPUT_FILES
 from ...node.assignment import Assignment
 from ...topology.errors import install
-from ...transport.control import TO_LAUNCHER, Exited, Kill, Tell, TellAll, encode
+from ...transport.control import TO_LAUNCHER, Exited, Kill, Tell, encode
 from ...transport.keys import KeyPair, ZapHandler, authenticated_number, listen_with
 from ..prepare.assignments import Host
 from .agent import Agent, LineError, configured, pieces, put, unpack
@@ -179,8 +179,9 @@ class RayEngine(Engine):
             for message in in_batches(share):
                 agent.send(message)
 
-    def send(self, message: Tell | TellAll | Kill) -> None:
-        for agent in [self._host_of[message.node]] if isinstance(message, Tell) else self._agents:
+    def send(self, message: Tell | Kill) -> None:
+        node = message.node if isinstance(message, Tell) else None
+        for agent in self._agents if node is None else [self._host_of[node]]:
             agent.send(message)
 
     def receive(self, seconds: float) -> list[Any]:

@@ -24,7 +24,7 @@ from ...node.algorithms import libraries_for
 from ...node.assignment import Assignment
 from ...node.process.main import live
 from ...transport import control
-from ...transport.control import Control, ControlClosed, Exited, Failed, FromClient, Kill, Stop, Tell, TellAll
+from ...transport.control import Control, ControlClosed, Exited, Failed, FromClient, Kill, Stop, Tell
 from ...transport.endpoint import Stopped
 from ...transport.environment import FAILPOINTS
 from ...transport.limits import allow_open_files
@@ -79,14 +79,14 @@ class ThreadsEngine(Engine):
             self._clients[part.node] = client
             self._selector.register(client.line, selectors.EVENT_READ, part.node)
 
-    def send(self, message: Tell | TellAll | Kill) -> None:
+    def send(self, message: Tell | Kill) -> None:
         """A thread cannot be killed: those that are left are given up, and end with this process."""
         if isinstance(message, Kill):
             self._mail += [self._part_with(node, -signal.SIGKILL) for node in list(self._clients)]
             return
         if isinstance(message.message, Stop):
             self._console.close()
-        for node in [message.node] if isinstance(message, Tell) else list(self._clients):
+        for node in list(self._clients) if message.node is None else [message.node]:
             if node in self._clients:
                 with contextlib.suppress(ControlClosed):  # it has just ended
                     self._clients[node].line.send(message.message)

@@ -16,7 +16,7 @@ from ...metrics.store import RunFolderError
 from ...node.assignment import Assignment
 from ...node.process.reporting import sample
 from ...transport import control
-from ...transport.control import ControlClosed, Exited, Failed, FromClient, Kill, Place, Stop, Tell, TellAll, Waiting
+from ...transport.control import ControlClosed, Exited, Failed, FromClient, Kill, Place, Stop, Tell, Waiting
 from ...transport.environment import CONSTANTS, failpoint
 from .. import interrupts
 from ..prepare.prepared import Prepared
@@ -51,7 +51,7 @@ class Run:
             with interrupts.deferred() as impatient:  # what follows must not be cut, but it may be asked to hurry
                 deaths = self.clients.deaths.copy()  # those who end from here on are no cause of anything
                 with suppress(ControlClosed):
-                    for message in (TellAll(Stop(outcome.status)), Kill()):
+                    for message in (Tell(None, Stop(outcome.status)), Kill()):
                         if self.clients.running:
                             self._engine.send(message)
                             self._listen(CONSTANTS.stop_grace_s)
@@ -162,14 +162,14 @@ class Clients:
         for event in self._incarnations.past():
             journal.planned_event(*event)
         failpoint("go")
-        self._engine.send(TellAll(control.Go(journal.epoch)))
+        self._engine.send(Tell(None, control.Go(journal.epoch)))
         self._are_learning = True
         for node in late:
             self._let_return(node, since_s=prepared.went_on_s)
         yield lambda: len(self.done | self._ended) == len(prepared.assignments)
         failpoint("exit")
         self._are_exiting = True
-        self._engine.send(TellAll(control.Exit()))
+        self._engine.send(Tell(None, control.Exit()))
 
     def start_returning(self) -> float:
         """Starts the clients whose time has come. Returns the seconds until the next one's has."""
