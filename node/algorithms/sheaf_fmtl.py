@@ -113,6 +113,7 @@ class SheafAlgorithm(Algorithm):
 @dataclass(frozen=True)
 class DFedU(SheafAlgorithm):
     """dFedU (Dinh et al. 2022), conventional federated multi-task learning: Sheaf-FMTL with P_ij = sqrt(a_ij) I, fixed.
+
     theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j a_ij (theta_i - theta_j))"""
 
     name: Literal["dfedu"] = "dfedu"
