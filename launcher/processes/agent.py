@@ -67,8 +67,7 @@ def pieces(path: Path) -> Iterator[bytes]:
 
 
 def put(piece: bytes, folder: Path, name: str) -> None:
-    """Puts a file of a run together in the run's folder; it is there whole or not at all. Raises LineError for a file
-    that is none of a run's."""
+    """Puts a file together in a run's folder, where it is whole or not at all. Raises LineError where no run has it."""
     if not isinstance(name, str) or _ALLOWED.fullmatch(name) is None or len(piece) > _PIECE_BYTES:
         raise LineError(f"a file that is none of a run's: {str(name)[:60]!r}")
     path = folder / name

@@ -51,8 +51,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     """One launcher, one or several hosts with a fork server each. Leaving it as a context ends every process that it
     has started. Messages from clients and about them are those of the fork server, FromClient and Exited; an engine of
     several hosts adds the number of the client's fork server as ``parent``, and tells HostLost. Every method that talks
-    to the processes raises ControlClosed when the last host is gone. ``sockets`` is a private folder on the launcher's
-    host; it goes with the engine."""
+    to the processes raises ControlClosed when the last host is gone. ``sockets`` is a private folder, here."""
 
     records_at = "ipc://{}/records"  # the address of a run's collector, whose Unix sockets are in a folder
     spans_hosts = False  # whether its hosts may be machines of their own
@@ -223,8 +222,7 @@ def private_folder() -> tuple[Path, int]:
 
 
 def open_engine(name: EngineName = "local", address: str | None = None, libraries: Iterable[str] = ()) -> Engine:
-    """``libraries`` are modules that clients will need; others are loaded when they turn out to be needed. Raises
-    EngineError."""
+    """``libraries`` are modules that clients will need; others are loaded when they are needed. Raises EngineError."""
     if name == "local":
         return LocalEngine(libraries)
     if name == "threads":

@@ -3,8 +3,7 @@ are ready within milliseconds. It holds a line to the launcher and one to each c
 tells when a client has ended.
 
 Forking is safe because this process has no second thread of ours then: libraries are limited to one, and those of the
-warm-up have ended. An allocator that keeps one (jemalloc, where scikit-learn finds pyarrow) sees to it itself.
-"""
+warm-up have ended. An allocator that keeps one (jemalloc, where scikit-learn finds pyarrow) sees to it itself."""
 
 import contextlib
 import ctypes
@@ -70,8 +69,7 @@ class _Server:
 
     def _fork(self, assignments: Iterable[dict[str, Any]]) -> None:
         """Makes a client of each. What this process writes to between two forks, the older client no longer shares: so
-        all that can be done beforehand is, the forks come one right after the other, and the accounts after them all.
-        """
+        all else is done before the first fork or after the last."""
         from ...node.algorithms import libraries_for
 
         parts = [Assignment.from_json(assignment) for assignment in assignments]

@@ -53,8 +53,7 @@ def _joined(address: str) -> Any:
 
 @dataclass
 class _AgentAt:
-    """The line to the agent of a host, and what is known of it. ``key`` and ``end`` are Ray's promises: of its public
-    key (None: it is known), and of why it has ended."""
+    """A host's agent. ``key`` and ``end`` are Ray's promises: its public key (None: it is known), and why it ended."""
 
     line: zmq.Socket
     inbox: list[Any]  # of the engine
@@ -104,8 +103,7 @@ class _AgentAt:
 
 
 class RayEngine(Engine):
-    """Starts an agent on each host of a cluster, and holds a line to each. A host that ends or says what it must not is
-    lost, and all that ran there with it."""
+    """Starts an agent on each host of a cluster. One that ends, or says what it must not, is lost with its clients."""
 
     spans_hosts = True
 
@@ -280,8 +278,7 @@ class RayEngine(Engine):
                 self._inbox.append(message)
 
     def _look_after(self) -> None:
-        """Learns the keys of agents that have come, and who has ended. Agents whose keys are not known yet wait at the
-        authenticator."""
+        """Learns agents' keys, for which these wait at the authenticator, and who has ended."""
         awaited = {agent.key: agent for agent in self._agents if agent.key is not None and not agent.lost}
         for promise in self._kept(awaited):
             awaited[promise].key = None

@@ -196,8 +196,7 @@ class _Console:
             self._answers.put(line)
 
     def ask(self, question: bytes) -> str:
-        """Blocks until the main thread has read a line. Raises Stopped; with _QUIT at once, and the run ends as by
-        Ctrl-C."""
+        """Returns what the main thread reads. Raises Stopped; with _QUIT at once, and the run ends as by Ctrl-C."""
         with self._guard:
             if not self.is_open:
                 raise Stopped("the run ends")

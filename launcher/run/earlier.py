@@ -4,13 +4,14 @@ given more rounds than it began with, from where it can go on as if it had had t
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from ...metrics import lock
-from ...metrics.config_file import flat, parse, read_config
+from ...metrics.config_file import config_text, flat, parse, read_config
 from ...metrics.events import status_of
 from ...metrics.reader import open_records
 from ...metrics.records import LAUNCHER, EventRecord
@@ -23,18 +24,7 @@ from ...transport.environment import failpoint
 from ..config.sections import ConfigError, RunConfig, validate
 from ..planner.plan import can_go_on_after
 from ..prepare.prepared import Prepared, write_down
-from .folder import (
-    STORING_S,
-    Claim,
-    digest_of_config,
-    facts,
-    machine,
-    own_files,
-    recorded,
-    remove_empty,
-    remove_unfinished,
-    require_plain,
-)
+from .folder import STORING_S, Claim, facts, machine, own_files, recorded, remove_unfinished, require_plain
 from .incarnations import Incarnations, rounds_of
 
 _SHOWN = 5  # keys that are told of those that were changed
@@ -79,7 +69,8 @@ def clear(folder: Path) -> None:
         require_plain(folder)
         with Claim(folder, still_going_on(folder)) as claim:
             claim.clear()
-        remove_empty(folder)
+        with suppress(OSError):  # it may hold something else
+            folder.rmdir()
 
 
 def _is_measured(config: RunConfig) -> bool:
@@ -134,8 +125,7 @@ def still_going_on(folder: Path) -> RunFolderError:
 
 
 def read_run(folder: Path, rounds: int | None = None) -> RunConfig:
-    """The configuration of a run that can be taken up, or be given so many ``rounds``. Raises RunFolderError,
-    ConfigError."""
+    """Returns that of a run that can be taken up, or get so many ``rounds``. Raises RunFolderError, ConfigError."""
     require_plain(folder)
     finished = _has_finished(folder)
     if finished and rounds is None:
@@ -154,10 +144,10 @@ def _has_finished(folder: Path) -> bool:
 
 
 def _as_it_began(folder: Path, rounds: int | None) -> RunConfig:
-    """The configuration that the run began with. Raises RunFolderError where it is now another, but for the number of
-    rounds where that is what is wanted."""
+    """Returns the configuration that the run began with. Raises RunFolderError where it is now another, but for
+    ``rounds``."""
     config, told = _read_config(folder), facts(folder)
-    if told.get(CONFIG_DIGEST) in (None, digest_of_config(folder)):
+    if told.get(CONFIG_DIGEST) in (None, sha256(config_text(folder).encode()).hexdigest()):
         return config
     changed = f"{folder}: config.toml was changed since the run began"
     if CONFIG not in told:
@@ -259,9 +249,8 @@ def _wall_s_after(round: int, folder: Path) -> float:
 
 
 def extended(was: Prepared, will: Prepared) -> Prepared:
-    """``will``: the same run with more rounds. It is written down, with a round to go on after; what is recorded of
-    later ones is forgotten. Raises RunFolderError, and leaves all as it was, where none of its checkpoints is one of
-    the longer run, too."""
+    """Writes down ``will``, the same run with more rounds, to go on after one of them; what is recorded of later ones
+    is forgotten. Raises RunFolderError, and leaves all as it was, where no checkpoint is one of the longer run, too."""
     folder, rounds = was.folder, was.config.rounds
     there = _checkpoints(was, at_its_end=True)
     fitting, why_not = _common(there, was, will)

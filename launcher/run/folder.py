@@ -1,7 +1,6 @@
 """The folders that this program works in: one process at a time, nothing but its own files, none of anybody else's."""
 
 import errno
-import hashlib
 import os
 import platform
 import re
@@ -33,9 +32,8 @@ _FOLDERS = re.compile(r"shards|plan|log|sent|state|state/round-\d{6,}")
 
 
 class Claim(AbstractContextManager["Claim"]):
-    """A folder that this process alone works in, until it leaves this as a context. Where it is missing it is made, and
-    goes again if nothing is in it then. Raises ``taken`` where another is at work in it for longer than ``wait_s``, or
-    OSError."""
+    """A folder that this process alone works in, until it leaves this as a context; it is made, and goes again if it is
+    empty then. Raises ``taken`` where another is at work in it for longer than ``wait_s``, or OSError."""
 
     def __init__(self, folder: Path, taken: Exception, wait_s: float = MOMENT_S):
         self.folder = folder
@@ -143,11 +141,6 @@ def relative(path: Path) -> Path:
 
 
 # -- facts about a run -------------------------------------------------------------------------------------------------
-
-
-def digest_of_config(folder: Path) -> str:
-    """Returns the digest of config.toml as it is. Raises OSError."""
-    return hashlib.sha256((folder / "config.toml").read_bytes()).hexdigest()
 
 
 def recorded(folder: Path, query: str, *values: object) -> list[tuple]:

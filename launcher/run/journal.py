@@ -66,8 +66,7 @@ class Journal:
             self.event(kind, text, node, virtual_s)
 
     def end(self, outcome: Outcome, last: Iterable[Record], impatient: Callable[[], bool]) -> Outcome:
-        """The collector has ended: this process is the database's only writer now. Returns the outcome, which is a
-        failure where it could not be recorded."""
+        """Writes to the database, where the collector has ended. Returns a failure where that is not possible."""
         failpoint("note")
         deadline = time.monotonic() + CONSTANTS.locked_s
         records = [*last, EventRecord(self.now, None, LAUNCHER, outcome.status, "\n".join(outcome.causes))]
@@ -89,8 +88,7 @@ News = tuple[int, str] | None  # who waits, and a text about it
 
 class Waits:
     """What clients say of their long waits, told once for each cause. Where clients wait in a circle, each for what the
-    next has not sent, none ever gets it; who waits for one at work may only have to be patient. ``name`` is how a
-    client is called."""
+    next has not sent, none ever gets it; who waits for one at work may only have to be patient."""
 
     def __init__(self, name: Callable[[int], str]):
         self._name = name

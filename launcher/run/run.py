@@ -30,9 +30,8 @@ _LISTEN_S = 0.25
 
 
 class Run:
-    """Drives one prepared run on an engine. ``watch`` is called a few times a second while the clients work, and with
-    a text where something else takes long. ``lock`` is the descriptor of the folder's: the collector holds it, too,
-    until all is stored."""
+    """Drives one prepared run on an engine. ``watch`` is called a few times a second while clients work, with a text
+    where something else takes long. The collector holds ``lock``, the folder's descriptor, too, until all is stored."""
 
     def __init__(self, prepared: Prepared, engine: Engine, watch: Callable[..., None], lock: int | None = None):
         self.prepared, self._lock = prepared, lock
@@ -86,8 +85,7 @@ class Run:
         return Outcome("finish")
 
     def _until(self, reached: Callable[[], bool], seconds: float = math.inf) -> None:
-        """Acts on what the clients say until ``reached``. Raises EngineError when one fails, or when the collector has
-        not got on for ``seconds``."""
+        """Acts on what clients say. Raises EngineError if one fails, or the collector gets nowhere for ``seconds``."""
         clients, collector = self.clients, self._collector
         deadline, signs = time.monotonic() + seconds, collector.signs()
         while not reached():
@@ -141,13 +139,11 @@ class Clients:
         self._ready: set[int] = set()
         self._ended: set[int] = set()  # those without a further incarnation, before the others are done
         self._returning: dict[int, float] = {}  # {client: when its next one begins (time.monotonic() seconds)}
-        self._leaving: set[int] = set()  # those that have sent their last message
         self._dead: set[int] = set()  # those that died unexpectedly, where the run goes on without them
         self._are_learning = self._are_exiting = False
 
     def course(self, prepared: Prepared, journal: Journal) -> Iterator[Callable[[], bool]]:
-        """The steps of a run, for all clients; yields what each but the last has to reach before the next begins.
-        ``prepared`` knows where the collector is."""
+        """Yields what each step has to reach before the next begins. ``prepared`` knows where the collector is."""
         self._prepared, self._journal = prepared, journal
         self._incarnations = Incarnations(prepared)
         here, late = self._incarnations.at_first()
@@ -203,7 +199,6 @@ class Clients:
                     self._tell_neighbours(node, control.NeighbourFinished(node))
             case FromClient(node, control.Leaving(batches, size)):
                 self.batches[self.running[node].sender] = batches
-                self._leaving.add(node)
                 self.overhead.append(OverheadRecord(node, COLLECTOR, "records", batches, size))
             case FromClient(node, control.WaitOver()):
                 self.waits.over(node)
@@ -230,8 +225,8 @@ class Clients:
         self.places.pop(node, None)
         self._ready.discard(node)
         survives = self._prepared.config.time.deaths == "continue"
-        if node in self._leaving and not self._are_exiting and incarnation.ending != "finish":
-            self._leaving.discard(node)
+        has_left = assignment.sender in self.batches  # it has sent its last message
+        if has_left and not self._are_exiting and incarnation.ending != "finish":
             planned = self._incarnations.of(assignment)
             self._part_with(assignment, *ending(planned), planned.end_s)
             if self._incarnations.left[node]:
@@ -241,7 +236,7 @@ class Clients:
         elif status is None:  # it never was; the first of its kind has told why
             self._ended.add(node)
         elif status < 0 and survives and self._are_learning and node not in self.errors:
-            if node not in self._leaving:
+            if not has_left:
                 self._part_with(assignment, "death", f"{_signal_name(-status)}; the others go on without it")
             self._dead.add(node)
             self._ended.add(node)
