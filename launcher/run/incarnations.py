@@ -19,12 +19,11 @@ class Incarnations:
         self._prepared, self._resumed_at = prepared, prepared.resumed_at
         self._on_wall_clock = prepared.config.time.clock == "wall"
         self._told = Counter(event[:3] for event in prepared.told)
-        self.left: list[list[Incarnation]] = []
-        self._over = Counter[tuple[int, str, float | None]]()
-        for node in range(len(prepared.assignments)):
-            planned = _planned(prepared, node)
-            self.left.append([each for each in planned if self._goes_on(node, each)])
-            self._over.update((node, each.ending, each.end_s) for each in planned if each not in self.left[node])
+        self._planned = [(node, each) for node, planned in enumerate(_planned(prepared)) for each in planned]
+        self.left: list[list[Incarnation]] = [[] for _ in prepared.assignments]
+        for node, each in self._planned:
+            if self._goes_on(node, each):
+                self.left[node].append(each)
 
     def _goes_on(self, node: int, incarnation: Incarnation) -> bool:
         """Whether it has rounds to come, or at least messages to get."""
@@ -43,7 +42,7 @@ class Incarnations:
         return here, [node for node, _ in firsts if node not in here]
 
     def of(self, assignment: Assignment) -> Incarnation:
-        return _planned(self._prepared, assignment.node)[assignment.incarnation.number - 1]
+        return _planned(self._prepared)[assignment.node][assignment.incarnation.number - 1]
 
     def files(self, completed: np.ndarray) -> Iterator[Path]:
         """What it takes to go on from the round at which the run is taken up: the state of each client in it; of who is
@@ -62,19 +61,19 @@ class Incarnations:
     def all_have_left(self) -> bool:
         """Whether it is on record that those whose incarnations are over have ended: before that they may not have
         written all that neighbours need of them. On the wall clock they write nothing."""
-        return self._on_wall_clock or self._over <= self._told
+        over = Counter((node, each.ending, each.end_s) for node, each in self._planned if not self._goes_on(node, each))
+        return self._on_wall_clock or over <= self._told
 
     def past(self) -> list[tuple[str, str, int, float]]:
         """(kind, text, client, virtual seconds) of who has come and gone by the round at which the run is taken up. It
         may not be on record: who waits for nobody is rounds ahead of a neighbour when all are killed."""
         events = []
-        for node in range(len(self._prepared.assignments)):
-            for each in _planned(self._prepared, node) if self._resumed_at else ():
-                is_over = not self._goes_on(node, each)
-                if (is_over or each.first <= self._resumed_at) and not each.number == each.first == 1:
-                    events.append((*beginning(each), node, each.start_s))
-                if is_over and each.ending != "finish":
-                    events.append((*ending(each), node, each.end_s))
+        for node, each in self._planned if self._resumed_at else ():
+            is_over = not self._goes_on(node, each)
+            if (is_over or each.first <= self._resumed_at) and not each.number == each.first == 1:
+                events.append((*beginning(each), node, each.start_s))
+            if is_over and each.ending != "finish":
+                events.append((*ending(each), node, each.end_s))
         return events
 
     def next(self, node: int) -> Assignment:
@@ -114,16 +113,16 @@ def ending(incarnation: Incarnation) -> tuple[str, str]:
     return incarnation.ending, f"before round {incarnation.last + 1}"
 
 
-def _planned(prepared: Prepared, node: int) -> Sequence[Incarnation]:
-    return prepared.plan.incarnations[node] if prepared.plan else [Incarnation(1, 1, 0.0, prepared.config.rounds)]
+def _planned(prepared: Prepared) -> Sequence[Sequence[Incarnation]]:
+    whole = Incarnation(1, 1, 0.0, prepared.config.rounds)
+    return prepared.plan.incarnations if prepared.plan else [[whole]] * len(prepared.assignments)
 
 
 def rounds_of(prepared: Prepared) -> np.ndarray:
     """(processes, rounds + 1) bool: who completes which round; round 0 is the start of a client's first incarnation."""
-    processes = len(prepared.assignments)
-    completed = np.zeros((processes, prepared.config.rounds + 1), bool)
-    for node in range(processes):
-        for incarnation in _planned(prepared, node):
-            completed[node, incarnation.first : incarnation.last + 1] = True
-            completed[node, 0] |= incarnation.number == incarnation.first == 1
+    completed = np.zeros((len(prepared.assignments), prepared.config.rounds + 1), bool)
+    for row, incarnations in zip(completed, _planned(prepared), strict=True):
+        for incarnation in incarnations:
+            row[incarnation.first : incarnation.last + 1] = True
+            row[0] |= incarnation.number == incarnation.first == 1
     return completed
