@@ -31,15 +31,9 @@ from sheafgossip.metrics.watch.snapshot import Follower
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
 KEPT = str.maketrans("", "", "\n\t")
 TURNING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-ODD = st.one_of(
-    st.none(),
-    st.integers(-(2**63), 2**63 - 1),
-    st.sampled_from([2**63 - 1, -(2**63), 2**31, 10**6]),
-    st.floats(allow_nan=False),
-    st.text(max_size=20),
-    st.binary(max_size=8),
-    st.sampled_from(["crash", "restart", "timeout", "drop", "hello", "server", "finish", "²", "x" * 5000]),
-)
+NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([2**63 - 1, -(2**63), 2**31, 10**6])
+KINDS = st.sampled_from(["crash", "restart", "timeout", "drop", "hello", "server", "finish", "²", "x" * 5000])
+ODD = st.none() | NUMBERS | st.floats(allow_nan=False) | st.text(max_size=20) | st.binary(max_size=8) | KINDS
 
 
 @pytest.fixture
@@ -54,12 +48,20 @@ def loose(tmp_path_factory):
     return folder
 
 
+def altered(folder, *scripts):
+    with change(folder / "run.sqlite") as connection:
+        connection.executescript(";".join(scripts))
+    return folder
+
+
+def copy(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / uuid.uuid4().hex)
+
+
 def test_views_are_ours_whatever_the_file_says(folder):
     before = summarize(folder)
-    with change(folder / "run.sqlite") as connection:
-        for view in VIEWS:
-            connection.execute(f"CREATE VIEW {view} AS {ENDLESS} SELECT i AS round, i AS node, i AS part FROM n")
-    assert summarize(folder) == before
+    views = (f"CREATE VIEW {view} AS {ENDLESS} SELECT i AS round, i AS node, i AS part FROM n" for view in VIEWS)
+    assert summarize(altered(folder, *views)) == before
 
 
 often = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -86,9 +88,7 @@ UPDATED = [
     ],
 )
 def test_a_table_or_a_value_that_no_run_makes_is_named(loose, tmp_path, script, complaint):
-    folder = copy(loose, tmp_path)
-    with change(folder / "run.sqlite") as connection:
-        connection.executescript(script)
+    folder = altered(copy(loose, tmp_path), script)
     with pytest.raises(RunFolderError, match=complaint):
         summarize(folder)
 
@@ -134,9 +134,7 @@ def test_a_damaged_database_is_read_or_refused_in_one_line(folder, tmp_path, dam
 
 @pytest.mark.filterwarnings("error")
 def test_infinite_figures_are_no_figures_in_json(loose, tmp_path):
-    folder = copy(loose, tmp_path)
-    with change(folder / "run.sqlite") as connection:
-        connection.execute("UPDATE round SET test_metric = 9e999")
+    folder = altered(copy(loose, tmp_path), "UPDATE round SET test_metric = 9e999")
     assert summarize(folder).as_dict()["final"]["mean"] is None
 
 
@@ -187,10 +185,7 @@ def test_long_and_odd_texts_are_one_short_line_and_compared_at_once(folder):
 
 
 def test_what_an_older_run_lacks_is_missing_in_its_frame(folder):
-    with change(folder / "run.sqlite") as connection:
-        connection.execute("ALTER TABLE round DROP COLUMN idle_s")
-        connection.execute("DROP TABLE used")
-    run = open_run(folder)
+    run = open_run(altered(folder, "ALTER TABLE round DROP COLUMN idle_s", "DROP TABLE used"))
     assert run.rounds.idle_s.isna().all()
     with pytest.raises(RunFolderError, match="no such table: used"):
         _ = run.used
@@ -212,10 +207,6 @@ def assert_read_or_refused(folder):
             read()
         except RunFolderError as error:
             assert "\n" not in str(error)  # noqa: PT017
-
-
-def copy(folder, tmp_path):
-    return shutil.copytree(folder, tmp_path / uuid.uuid4().hex)
 
 
 # -- commands that look at them ----------------------------------------------------------------------------------------
@@ -262,10 +253,9 @@ def test_no_control_character_of_a_folder_reaches_the_terminal(folder, tmp_path)
 
 
 def test_a_name_that_is_no_unicode_clients_of_any_number_and_edges_to_nobody_are_shown(folder, tmp_path):
+    edges = "UPDATE OR IGNORE overhead SET src = 5, dst = 5 WHERE kind = 'hello'"
     odd = make_run(tmp_path / os.fsdecode(b"caf\xe9"), "")
-    with change(odd / "run.sqlite") as connection:
-        connection.execute("UPDATE node SET node = 999999 WHERE node = 1")
-        connection.execute("UPDATE OR IGNORE overhead SET src = 5, dst = 5 WHERE kind = 'hello'")
+    altered(odd, "UPDATE node SET node = 999999 WHERE node = 1", edges)
     for words in (["summary"], ["compare", folder], ["report"]):
         code, _, err = sheafgossip(*words, odd)
         assert (code, err) == (0, ""), words
@@ -287,10 +277,8 @@ def test_what_no_run_writes_is_one_line_in_every_command(loose, tmp_path, comman
         assert_one_line(*words, folder)
     odd = make_run(tmp_path / "odd", "seed = '<script>alert(1)</script>'")
     assert_one_line(*words, odd, said=r"config\.toml")
-    folder = copy(loose, tmp_path)
-    with change(folder / "run.sqlite") as connection:
-        connection.execute("UPDATE round SET wall_s = 'soon', objective = x'00', node = node + 10000000")
-    assert_one_line(*words, folder)
+    wrong = "UPDATE round SET wall_s = 'soon', objective = x'00', node = node + 10000000"
+    assert_one_line(*words, altered(copy(loose, tmp_path), wrong))
 
 
 def test_a_page_is_not_written_through_a_link(folder, tmp_path):
@@ -313,8 +301,7 @@ def spoil(file, damage):
 @pytest.mark.parametrize("damage", ["missing", "pipe", "text", "shape", "infinite"])
 def test_a_shard_that_cannot_be_read_is_one_line(folder, damage):
     (folder / "config.toml").write_text('clients = 2\nrounds = 2\n[algorithm]\nname = "dfedu"\n')
-    with change(folder / "run.sqlite") as connection:
-        connection.execute("UPDATE round SET objective = 1.0, gradient_norm = 1.0")
+    altered(folder, "UPDATE round SET objective = 1.0, gradient_norm = 1.0")
     shard = folder / "shards" / "node-0000.safetensors"
     shard.parent.mkdir()
     spoil(shard, damage)
@@ -330,8 +317,7 @@ def test_a_folder_of_runs_with_one_that_is_broken_names_it(folder, tmp_path):
 
 @pytest.mark.parametrize("damage", ["pipe", "bytes"])
 def test_a_configuration_that_cannot_be_read_is_one_line_where_a_run_is_taken_up(folder, damage):
-    with change(folder / "run.sqlite") as connection:
-        connection.execute("DELETE FROM event WHERE kind = 'finish'")
+    altered(folder, "DELETE FROM event WHERE kind = 'finish'")
     (folder / "config.toml").unlink()
     os.mkfifo(folder / "config.toml") if damage == "pipe" else (folder / "config.toml").write_bytes(b"name = '\xff'")
     assert_one_line("resume", folder, said=r"config\.toml")
