@@ -123,19 +123,13 @@ class Agent:
         except zmq.Again:
             return "the launcher is gone"
         finally:
-            self._line.disable_monitor()
-            monitor.close()
-            self._line.close()
-            context.term()
+            context.destroy()
 
     def _serve(self, monitor: zmq.Socket) -> str:
         self._say({"time": time.monotonic()})
-        poller = zmq.Poller()
-        for each in (self._line, monitor, self._server.control.fileno()):
-            poller.register(each, zmq.POLLIN)
         met, away_since, look_due = False, None, 0.0
         while True:
-            poller.poll(round(_LOOK_EVERY_S * 1000))
+            zmq.select([self._line, monitor, self._server.control], [], [], _LOOK_EVERY_S)
             while monitor.poll(0):
                 # before the two have met there is no hurry: the launcher may have much to prepare, and Ray ends this
                 # agent if the launcher ends meanwhile

@@ -129,9 +129,6 @@ class RayEngine(Engine):
         listen_with(self._line, keys)
         self._line.router_mandatory = True
         self._line.sndtimeo = 10_000
-        self._poller = zmq.Poller()
-        self._poller.register(self._line, zmq.POLLIN)
-        self._poller.register(self._authenticator.socket, zmq.POLLIN)
         self._line.bind(self.records_at)
         line = self._line.getsockopt_string(zmq.LAST_ENDPOINT)
         remote, self._agents = ray.remote(num_cpus=0, max_restarts=0)(Agent), list[_AgentAt]()
@@ -224,9 +221,7 @@ class RayEngine(Engine):
         self._kept((agent.end for agent in self._agents if not agent.lost), seconds=5)
         for agent in self._agents:
             self._ray.kill(agent.handle)
-        self._authenticator.close()
-        self._line.close(0)
-        self._context.term()
+        self._context.destroy(0)
         self._ray.shutdown()
         super().__exit__()
 
@@ -242,7 +237,8 @@ class RayEngine(Engine):
 
     def _listen(self, seconds: float) -> None:
         """Acts on what comes next, if it does so soon, and sees who has ended."""
-        self._poller.poll(math.ceil(1000 * max(0.0, min(seconds, self._look_due - time.monotonic()))))
+        ready_s = max(0.0, min(seconds, self._look_due - time.monotonic()))
+        zmq.select([self._line, self._authenticator.socket], [], [], ready_s)
         self._authenticator.answer()
         self._receive()
         if time.monotonic() >= self._look_due:

@@ -157,7 +157,7 @@ def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
     yield "local work", _local_work(config.training)
     models = [each.architecture for each in prepared.assignments if each.role == "client"]
     kinds = Counter(
-        f"{model.label}, {math.prod(model.input_shape):,} inputs, {_several(model.outputs, 'output')}, "
+        f"{model.label}, {math.prod(model.input_shape):,} inputs, {model.outputs:,} output{'s' if model.outputs > 1 else ''}, "
         f"{model.size:,} parameters"
         for model in models
     )
@@ -170,7 +170,7 @@ def _data(section: DataSection, data: DataSummary) -> str:
     name = section.dataset if section.root is None else f"{section.dataset} {section.root.name}"
     match data.input_shape:
         case (features,):
-            shape = _several(features, "feature")
+            shape = f"{features:,} feature{'s' if features > 1 else ''}"
         case (steps, features):
             shape = f"series of {steps} steps of {features} features"
         case (channels, height, width):
@@ -191,10 +191,6 @@ def _split(section: DataSection, data: DataSummary) -> str:
         least, most = min(sizes), max(sizes)
         spans.append(f"{least:,}" if least == most else f"{least:,} to {most:,}")
     return "{}; a client has {} for training, {} for testing".format(text, *spans)
-
-
-def _several(count: int, name: str) -> str:
-    return f"{count:,} {name}{'s' if count > 1 else ''}"
 
 
 def _local_work(training: Training) -> str:
