@@ -157,8 +157,8 @@ def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
     yield "local work", _local_work(config.training)
     models = [each.architecture for each in prepared.assignments if each.role == "client"]
     kinds = Counter(
-        f"{model.label}, {math.prod(model.input_shape):,} inputs, {model.outputs:,} output{'s' if model.outputs > 1 else ''}, "
-        f"{model.size:,} parameters"
+        f"{model.label}, {math.prod(model.input_shape):,} inputs, "
+        f"{model.outputs:,} output{'s' if model.outputs > 1 else ''}, {model.size:,} parameters"
         for model in models
     )
     yield "model", some([f"{count} clients: {text}" if len(kinds) > 1 else text for text, count in kinds.items()], 4)
