@@ -15,6 +15,7 @@ from ...metrics.records import LAUNCHER, EventRecord, NodeRecord, Record
 from ...metrics.store import RunFolderError, Store, is_locked
 from ...transport.control import Waiting
 from ...transport.environment import CONSTANTS, failpoint
+from ..data.pool import some
 from ..prepare.prepared import Prepared
 from ..processes.collector import CollectorProcess
 
@@ -82,7 +83,6 @@ class Journal:
 
 
 _SETTLED_S = CONSTANTS.tell_wait_s / 5  # how long nothing must have changed: word of a wait's end may be on its way
-_NAMED = 6
 News = tuple[int, str] | None  # who waits, and a text about it
 
 
@@ -127,9 +127,8 @@ class Waits:
         except CycleError as error:
             circle = error.args[1][::-1]
             pairs = [f"{self._name(i)} for {self._name(j)}" for i, j in pairwise(circle)]
-            more = f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else ""
             text = "waits in a circle where nobody sends what the other waits for, in round"
-            return circle[0], f"{text} {self._waits[circle[0]].round}: {', '.join(pairs[:_NAMED])}{more}"
+            return circle[0], f"{text} {self._waits[circle[0]].round}: {some(pairs, 6)}"
         return None
 
     def _has_not_sent(self, node: int, to: int, round: int, phase: int) -> bool:
