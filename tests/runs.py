@@ -185,11 +185,6 @@ def run_in_processes(tmp_path_factory) -> Callable[..., RunFolder]:
     return lambda text, *overrides: _to_a_good_end(tmp_path_factory.mktemp("run"), text, overrides, "local")
 
 
-@pytest.fixture
-def run(run_in_processes: Callable[..., RunFolder]) -> Callable[..., RunFolder]:
-    return run_in_processes
-
-
 @pytest.fixture(scope="module")
 def run_in_threads(tmp_path_factory) -> Callable[..., RunFolder]:
     """Does so with threads as clients: they have the bits of processes, in half the time. Runs that are the same are

@@ -42,8 +42,8 @@ def test_every_row_follows_from_the_sizes(run_in_threads, case):
     assert bool(expected) == bool(phases)
 
 
-def test_connections_hellos_records_and_control_lines_are_rows_of_their_own(run):
-    folder = run(RANDOM + '[algorithm]\nname = "dfedu"')
+def test_connections_hellos_records_and_control_lines_are_rows_of_their_own(run_in_processes):
+    folder = run_in_processes(RANDOM + '[algorithm]\nname = "dfedu"')
     rows = folder.rows("SELECT src, dst, kind, messages, wire_bytes FROM overhead")
     overhead = {(src, dst, kind): size for src, dst, kind, _, size in rows}
     for src, dst in both_directions(folder.edges()):

@@ -44,12 +44,12 @@ CHOSEN = OPTIONS | MORE_OPTIONS if os.environ.get("SHEAFGOSSIP_MEMORY") == "all"
 
 
 @pytest.mark.parametrize("option", CHOSEN)
-def test_the_estimate_is_what_clients_take(run, tmp_path, option):
+def test_the_estimate_is_what_clients_take(run_in_processes, tmp_path, option):
     text = small("evaluation.every = 0", rounds=12, samples=200, topology="complete")
     keys = tomllib.loads(text) | {"model": LARGE} | CHOSEN[option]
     prepared = prepare_run(validate(keys), tmp_path / "estimated", Site(tmp_path, "ipc:///nowhere"), lambda *_: 0.01)
     estimated = sum(memory_of(assignment, prepared.plan) for assignment in prepared.assignments)
-    folder = run(tomli_w.dumps(keys))
+    folder = run_in_processes(tomli_w.dumps(keys))
     # what a process shares with the others it was forked from is counted in its peak, too
     taken = folder.rows("SELECT max(peak_rss) - max(rss - uss) FROM resource WHERE node >= 0 GROUP BY node")
     measured = sum(own for (own,) in taken)

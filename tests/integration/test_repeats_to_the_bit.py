@@ -17,10 +17,10 @@ LOGISTIC = small(MORE, clients=6, rounds=8, samples=400, topology="", algorithm=
 
 
 @pytest.mark.parametrize("model", [(), ("model.kind=cnn", "model.filters=[8]")], ids=["logistic", "cnn"])
-def test_one_seed_gives_identical_states_and_traffic_also_under_load(run, load_cores, model):
-    alone = run(LOGISTIC, *model)
+def test_one_seed_gives_identical_states_and_traffic_also_under_load(run_in_processes, load_cores, model):
+    alone = run_in_processes(LOGISTIC, *model)
     load_cores()
-    assert_same(alone, run(LOGISTIC, *model))
+    assert_same(alone, run_in_processes(LOGISTIC, *model))
 
 
 def test_another_seed_gives_another_run_and_the_resolved_configuration_the_same(run_in_threads):

@@ -119,11 +119,11 @@ def test_messages_that_are_under_way_for_many_rounds_stop_no_run(run_in_threads,
     assert folder.rows("SELECT count(*) FROM event WHERE kind = 'lost-records'") == [(0,)]
 
 
-def test_wall_and_virtual_clock_tell_about_the_same_of_one_scenario(run, run_in_threads):
+def test_wall_and_virtual_clock_tell_about_the_same_of_one_scenario(run_in_processes, run_in_threads):
     """40 ms a step, 200 for the slow: what a machine does beside is small against that."""
     slow = ("clients=5", "compute.step_s=0.04", "compute.slowdown=[5.0, 1.0, 1.0, 1.0, 1.0]", "links.latency_s=0.01")
     late = ("time.staleness=2", "time.silence=stale", "time.deadline_s=1.0")
-    planned, real = run_in_threads(TALK, *slow, *late), run(TALK, *slow, *late, "time.clock=wall")
+    planned, real = run_in_threads(TALK, *slow, *late), run_in_processes(TALK, *slow, *late, "time.clock=wall")
     ((end_planned,),) = planned.rows("SELECT max(virtual_s) FROM round")
     ((end_real,),) = real.rows("SELECT max(wall_s) FROM round")
     assert end_planned == pytest.approx(2.0, abs=0.05)
@@ -154,13 +154,13 @@ def test_who_waits_without_a_deadline_is_not_kept_waiting_by_comings_and_goings(
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 def test_a_client_that_came_late_and_crashes_before_a_checkpoint_starts_again_from_the_start(
-    run, run_in_threads, clock
+    run_in_processes, run_in_threads, clock
 ):
     """With a new key, where there are keys."""
     settings = ("rounds=12", "topology.kind=complete", "checkpoints.every=10", faults("join 2 3", "crash 2 5 2"))
     late = ("time.staleness=1", "time.silence=skip", "time.deadline_s=1.0", "compute.step_s=0.01")
     settings += (*late, "links.latency_s=0.001", f"time.clock={clock}")
-    keyed = run(TALK, *settings, "transport.protocol=tcp")
+    keyed = run_in_processes(TALK, *settings, "transport.protocol=tcp")
     # On the wall clock a message may be on its way to one that crashes
     drop = "kind = 'drop'" + (" AND detail NOT LIKE '%neighbour is gone%'" if clock == "wall" else "")
     kinds = "'join', 'crash', 'restart'"

@@ -101,8 +101,10 @@ def test_ctrl_c_ends_a_run_whatever_its_clients_do(debug, body):
     assert going.folder.rows("SELECT kind FROM event WHERE kind = 'interrupt'")
 
 
-def test_a_run_of_processes_is_taken_up_by_threads_and_ends_with_the_same_bits(run, run_in_threads, tmp_path):
-    whole, broken = run_in_threads(LOGISTIC), run(LOGISTIC).copy(tmp_path / "run")
+def test_a_run_of_processes_is_taken_up_by_threads_and_ends_with_the_same_bits(
+    run_in_processes, run_in_threads, tmp_path
+):
+    whole, broken = run_in_threads(LOGISTIC), run_in_processes(LOGISTIC).copy(tmp_path / "run")
     broken.cut_after(5)
     run_here_again(broken, "threads")
     assert_same(whole, broken)

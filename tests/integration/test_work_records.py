@@ -19,8 +19,10 @@ def flops(folder, part: str) -> list[int]:
 
 
 @pytest.mark.parametrize("storage", ["dense", "factored"])
-def test_cpu_time_operations_and_memory_of_a_run_with_maps(run, storage):
-    folder = run(CONFIG, *MAPS, f"algorithm.storage={storage}", "algorithm.start=orthogonal", "training.momentum=0.5")
+def test_cpu_time_operations_and_memory_of_a_run_with_maps(run_in_processes, storage):
+    folder = run_in_processes(
+        CONFIG, *MAPS, f"algorithm.storage={storage}", "algorithm.start=orthogonal", "training.momentum=0.5"
+    )
 
     parts = folder.rows("SELECT node, part FROM work_total")
     assert set(parts) == {(node, part) for node in range(3) for part in PARTS}
@@ -63,8 +65,8 @@ def test_operations_follow_the_steps_that_were_taken(run_in_threads):
     assert flops(folder, "maps") == [0] * 3
 
 
-def test_without_measuring_a_run_learns_the_same_and_records_its_rounds_alone(run, run_in_threads):
-    alone = run(CONFIG, *MAPS, "measuring.enabled=false")
+def test_without_measuring_a_run_learns_the_same_and_records_its_rounds_alone(run_in_processes, run_in_threads):
+    alone = run_in_processes(CONFIG, *MAPS, "measuring.enabled=false")
     for table in ("traffic", "resource", "edge", "work", "kernel"):
         assert alone.rows(f"SELECT count(*) FROM {table}") == [(0,)]
     assert alone.rows("SELECT count(*) FROM round") == [(3 * (ROUNDS + 1),)]
