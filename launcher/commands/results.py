@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...metrics.comparison import Comparison, Group, render_comparison, render_summary, summarize_all
-from ...metrics.export import ExportError, write_groups
-from ...metrics.export import export as write_tables
+from ...metrics.export import ExportError, export as write_tables, write_groups
 from ...metrics.reader import runs_in
 from ...metrics.text import say, show, width
 from ..config.sections import ConfigError

@@ -20,8 +20,7 @@ from ...metrics.watch.snapshot import Snapshot
 from ...topology.picture import check_format
 from ..config.files import load
 from ..config.sections import ConfigError, RunConfig
-from ..planner.timeline import draw as draw_timeline
-from ..planner.timeline import figures, lines_of
+from ..planner.timeline import draw as draw_timeline, figures, lines_of
 from ..prepare.assignments import Site
 from ..prepare.preparation import once_for_alike, prepare_run
 from ..prepare.prepared import Prepared, need_of
@@ -32,10 +31,8 @@ from ..run.folder import relative
 from ..run.run import Outcome
 from ..studies import reproduction
 from ..studies.folders import begun_folder, names_of, new_folder, planned_in
-from ..studies.runner import Finished, Means, Observer, run_each, run_missing
-from ..studies.runner import resume as take_up
-from ..studies.sweep import Ended, alone_in, parse_grids, prepare, run_in_jobs
-from ..studies.sweep import plan as plan_sweep
+from ..studies.runner import Finished, Means, Observer, resume as take_up, run_each, run_missing
+from ..studies.sweep import Ended, alone_in, parse_grids, plan as plan_sweep, prepare, run_in_jobs
 from .results import show_comparison
 
 Words = Sequence[str] | None

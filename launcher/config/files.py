@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...metrics.config_file import flat, read_text
-from ...metrics.config_file import parse as parse_toml
+from ...metrics.config_file import flat, parse as parse_toml, read_text
 from ...node.algorithms import INPUT_FILES
 from .sections import ConfigError, RunConfig, refuse, validate
 

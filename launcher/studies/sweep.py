@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ...metrics import lock
-from ...metrics.config_file import differing, setting_of, short_names
-from ...metrics.config_file import parse as parse_toml
+from ...metrics.config_file import differing, parse as parse_toml, setting_of, short_names
 from ...topology.errors import UserError
 from ...transport.control import Control, ControlClosed, ControlMessage
 from ...transport.limits import end_with_parent

@@ -18,8 +18,7 @@ import zmq
 from safetensors import safe_open
 
 from ...metrics.recorder import Recorder
-from ...transport import array_file
-from ...transport import control as messages
+from ...transport import array_file, control as messages
 from ...transport.channel import CannotEncode, Channels
 from ...transport.clock import Clock, Peers
 from ...transport.clock_planned import PlannedClock, Rules

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.io import savemat
 
 import bad_inputs
@@ -20,8 +19,7 @@ from foreign import sheafgossip
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import ConfigError, RunConfig, keys_of, validate
 from sheafgossip.launcher.data.pool import DataError
-from sheafgossip.launcher.data.sets import load as load_data
-from sheafgossip.launcher.data.sets import read_idx
+from sheafgossip.launcher.data.sets import load as load_data, read_idx
 from sheafgossip.launcher.prepare.assignments import Host
 from sheafgossip.launcher.processes.engine import Engine
 

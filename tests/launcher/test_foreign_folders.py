@@ -10,8 +10,7 @@ import uuid
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.numpy import save_file
 
 from foreign import CONFIG, change, loosen, make_run, sheafgossip

@@ -24,8 +24,7 @@ import zmq
 from chaos.records import Records
 from made import damaged, done, event, sent
 from runs import until
-from sheafgossip.metrics import collector as collector_module
-from sheafgossip.metrics import records
+from sheafgossip.metrics import collector as collector_module, records
 from sheafgossip.metrics.store import Store
 from sheafgossip.transport.keys import KeyPair, dial_with
 

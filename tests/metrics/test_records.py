@@ -4,8 +4,7 @@ from typing import get_args
 
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sheafgossip.metrics.records import COLUMNS, TABLES, End, MalformedRecords, pack_batch, pack_end, unpack
 

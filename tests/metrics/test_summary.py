@@ -7,11 +7,9 @@ import re
 import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from made import START, done, node, printed, sent, write
-from made import event as at_wall
+from made import START, done, event as at_wall, node, printed, sent, write
 from sheafgossip.metrics import bytes_to_reach, open_run, virtual_time_to_reach
 from sheafgossip.metrics.comparison import render_summary, summarize_all
 from sheafgossip.metrics.events import remarks_on

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from greenlet import getcurrent, greenlet
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from safetensors.numpy import load_file, save_file
 
 from oracles import normal_equations

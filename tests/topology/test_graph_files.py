@@ -3,8 +3,7 @@ from contextlib import suppress
 
 import networkx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sheafgossip.topology import Graph, TopologyError, TopologySpec, draw, files
 

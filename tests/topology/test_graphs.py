@@ -9,8 +9,7 @@ from dataclasses import replace
 import networkx
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from matplotlib.figure import Figure
 from scipy.sparse import diags_array
 

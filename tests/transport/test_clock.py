@@ -7,8 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import CONFIRMATION, Peers

@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from sheafgossip.topology.randomness import generator
 from sheafgossip.transport.channel import Channel, Channels, Format, codec

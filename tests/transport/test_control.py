@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sheafgossip.transport import control as words
 from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, ControlClosed, Done, Failed, Go, Tally

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 import made
 from sheafgossip.transport.wire import HeaderReader, Rejected, layout_of, pack_header, unpack_header, view_tensor

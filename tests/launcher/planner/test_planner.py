@@ -6,8 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sheafgossip.launcher.planner.plan import PlanError
 from sheafgossip.launcher.planner.scenario import Fault, Links

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sheafgossip.launcher.planner.draws import ComputeTimes, Rates, draw_faults, latencies, strikes
 from sheafgossip.launcher.planner.scenario import Fault, Links, Stragglers
