@@ -27,16 +27,16 @@ def require_plain_file(path: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Raises OSError; ValueError where it is no UTF-8 or too large."""
+    """Raises OSError, also where it is no UTF-8 or too large."""
     require_plain_file(path)
     with path.open("rb") as file:
         content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
-        raise ValueError(f"is larger than {_LARGEST >> 20} MB, the most that is read")
+        raise OSError(f"is larger than {_LARGEST >> 20} MB, the most that is read")
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"is not UTF-8 text (byte {error.start})") from None
+        raise OSError(f"is not UTF-8 text (byte {error.start})") from None
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -67,8 +67,8 @@ def config_text(run_folder: Path | str) -> str:
         return read_text(path)
     except FileNotFoundError:
         return ""
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def read_config(run_folder: Path | str) -> dict[str, Any]:

@@ -70,11 +70,9 @@ def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
     the files that this one is the base of."""
     included = f" (the base of {above[0]})" if above else ""
     try:
-        text = read_text(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}{included}") from None
-    try:
-        tree = parse_toml(text)
+        tree = parse_toml(read_text(path))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}{included}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}{included}") from None
     variants = tree.get("compare", [])

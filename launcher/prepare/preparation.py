@@ -5,10 +5,8 @@ import csv
 import ipaddress
 import math
 import socket
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -188,7 +186,7 @@ def plan_of(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], 
         receivers = tuple(frozenset(config.algorithm.receivers(config, round)) for round in rounds)
         star = Star(participants, receivers, opening=len(link(config.algorithm, server, server.neighbours[0]).opens))
     plan = simulate(_scenario(config, graph, sizes, [client.train_samples for client in data.clients], star))
-    longest = 1e8 if config.time.clock == "wall" else sys.float_info.max  # three years: a clock cannot wait for ever
+    longest = 1e8 if config.time.clock == "wall" else np.finfo(float).max  # three years: a clock cannot wait for ever
     if not plan.end_s <= longest:
         allowed = f"at most {longest:.3g} s; look at compute.step_s, [stragglers] and [links]"
         raise ConfigError.of("time.clock", config.time.clock, f"this scenario ends after {plan.end_s:.3g} s", allowed)
@@ -262,7 +260,7 @@ def _faults(config: RunConfig, graph: Graph) -> tuple[Fault, ...]:
     """Returns those that are written down, then those that chaos draws."""
     joining: set[int] = set()
     for number, fault in enumerate(config.faults):
-        named = {*fault.clients, *chain.from_iterable(fault.edges + fault.groups)}
+        named = {*fault.clients, *(end for ends in fault.edges + fault.groups for end in ends)}
         if max(named, default=0) >= config.clients:
             raise ConfigError(f"faults.{number}: there is no client {max(named)}; they are 0 to {config.clients - 1}")
         if loops := [edge for edge in fault.edges if edge[0] == edge[1]]:
