@@ -35,10 +35,8 @@ class TopologySpec(Section):
     """erdos-renyi: probability of an edge or arc; watts-strogatz: probability of rewiring one."""
     k: Annotated[Count, Needs("kind", "watts-strogatz", "random-regular")] = 4
     """watts-strogatz: neighbours of a client before rewiring (even); random-regular: neighbours of a client."""
-    m: Annotated[Count, Needs("kind", "barabasi-albert")] = 2
-    """barabasi-albert: edges that a new client brings."""
-    rows: Annotated[Index, Needs("kind", "torus")] = 0
-    """torus: rows of the grid; 0 takes the most nearly square grid."""
+    m: Annotated[Count, Needs("kind", "barabasi-albert"), "barabasi-albert: edges that a new client brings."] = 2
+    rows: Annotated[Index, Needs("kind", "torus"), "torus: rows of the grid; 0 takes the most nearly square grid."] = 0
     path: Annotated[Path | None, Needs("kind", "file")] = None
     """file: an edge list (two client numbers a line) or GraphML; relative paths start at the configuration's folder."""
     connected: bool = True

@@ -1,8 +1,6 @@
-"""What can be reproduced of papers: the configurations of examples/paper, and what is shown of their runs.
-
-A table or figure is one part a data set: ``table4.toml`` and ``table4-cifar.toml`` at the paper's size, files that end
-in ``-small.toml`` at the small one.
-"""
+"""What can be reproduced of papers: the configurations of examples/paper, and what is shown of their runs. A table or
+figure is one part a data set: ``table4.toml`` and ``table4-cifar.toml`` at the paper's size, files that end in
+``-small.toml`` at the small one."""
 
 from __future__ import annotations
 

@@ -131,11 +131,9 @@ class Cost:
 
 
 class State(SimpleNamespace):
-    """What a client keeps from round to round beside theta: ``State(psi=...)`` keeps ``client.state.psi``.
-
-    Arrays, {neighbour: array} and restriction maps are saved in checkpoints, and found again by a client that goes on
-    from one. Names that begin with an underscore are not saved. Whatever is more than that writes these methods itself.
-    """
+    """What a client keeps from round to round beside theta: ``State(psi=...)`` keeps ``client.state.psi``. Arrays,
+    {neighbour: array} and restriction maps are saved in checkpoints, and found again by a client that goes on from one.
+    Names that begin with an underscore are not saved. Whatever is more than that writes these methods itself."""
 
     maps: Maps | None = None  # the client's restriction maps, where the algorithm has them
 
@@ -174,12 +172,10 @@ class State(SimpleNamespace):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A frozen dataclass whose fields are the keys of [algorithm]; one is the same for all clients of a run.
-
-    It says what is fixed about it (``traits``), what travels (``messages``), what a client keeps (``begin``), and does
-    one round. What changes from round to round is in ``client.theta`` and ``client.state``. It sees a client and its
-    peers; never a socket, clock or file. The methods below ``round`` have something to say in few algorithms.
-    """
+    """A frozen dataclass whose fields are the keys of [algorithm]; one is the same for all clients of a run. It says
+    what is fixed about it (``traits``), what travels (``messages``), what a client keeps (``begin``), and does one
+    round. What changes from round to round is in ``client.theta`` and ``client.state``. It sees a client and its peers;
+    never a socket, clock or file. The methods below ``round`` have something to say in few algorithms."""
 
     name: str = ""
 

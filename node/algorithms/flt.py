@@ -12,8 +12,7 @@ server:    case I    w_j <- sum_m n_m w_m / sum_m n_m      over the clients m of
            case II   w_c <- the same                       over those of cluster c
 
 Printed are sign(A - gamma), and averages that do not add up to one: what is written here is what they are for. A model
-stays as it is where none of its clients takes part in a round.
-"""
+stays as it is where none of its clients takes part in a round."""
 
 import json
 import math
@@ -211,8 +210,7 @@ class Autoencoder:
 
     Encoder: convolution to 16 channels, ReLU, 2x2 max-pool, convolution to 4 channels, ReLU, 2x2 max-pool (3x3 filters
     with padding 1), one linear layer to the embedding. Decoder: a linear layer, ReLU, transposed convolutions to 16
-    channels, ReLU, and to the image, sigmoid (2x2 filters with stride 2).
-    """
+    channels, ReLU, and to the image, sigmoid (2x2 filters with stride 2)."""
 
     image: tuple[int, ...]
     embedding: int

@@ -191,8 +191,7 @@ def orthogonal_matrices(numbers: Tensor, d: int, how: str) -> Tensor:
     """Returns (.., d, d), of a strictly lower triangular matrix with ``numbers`` (.., d (d - 1) / 2).
 
     cayley: (I + S)^-1 (I - S), S skew-symmetric. householder: H_1 .. H_d with H_i = I - 2 v_i v_i^T / ||v_i||^2, v_i
-    column i of the matrix plus I.
-    """
+    column i of the matrix plus I."""
     rows, columns = torch.tril_indices(d, d, -1)
     lower, one = numbers.new_zeros(*numbers.shape[:-1], d, d), torch.eye(d, dtype=numbers.dtype)
     lower[..., rows, columns] = numbers

@@ -6,8 +6,7 @@ take part in the next round download what they need for it; after the last round
 the run's seed, so that both ends know. The first model needs no message either: it follows from the seed.
 
 What is evaluated in a round is what a client would have if the run ended there: the server shows it what it would
-download, which is no traffic of the round.
-"""
+download, which is no traffic of the round."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,8 +37,7 @@ TAKES_OLD_UPLOADS = replace(NEEDS_NEW_UPLOADS, tolerates="late", more_tolerant="
 class ServerAlgorithm(Algorithm):
     """A subclass writes ``aggregate``, and where they are not as here ``upload``, ``reply`` and ``download``.
 
-    theta at the server is the common model w.
-    """
+    theta at the server is the common model w."""
 
     fraction: Annotated[Positive, Le(1)] = 1.0
     """Share of the clients that take part in a round, at least one, drawn anew for each; the others pause."""
@@ -147,8 +145,7 @@ class FedAvg(ServerAlgorithm):
     """FedAvg (McMahan et al. 2017): clients train the common model, the server takes the mean of what they made of it.
 
     client k:  w_k <- local work from w                  (ClientUpdate: epochs or steps of mini-batch SGD)
-    server:    w   <- sum_k n_k/n w_k                    over S, n_k their training samples
-    """
+    server:    w   <- sum_k n_k/n w_k                    over S, n_k their training samples"""
 
     name: Literal["fedavg"] = "fedavg"
 
@@ -166,8 +163,7 @@ class Ditto(ServerAlgorithm):
                v_k <- v_k - alpha (grad f_k(v_k) + lam (v_k - w))         for each mini-batch of the local work
     server:    w   <- w + 1/|S| sum_k (w_k - w)
 
-    theta is v_k at a client, w at the server.
-    """
+    theta is v_k at a client, w at the server."""
 
     name: Literal["ditto"] = "ditto"
     lam: Annotated[NotNegative, "Weight lambda of lam/2 ||v_k - w||^2, which holds a client's model near w."] = 0.1
@@ -200,13 +196,11 @@ class PFedMe(ServerAlgorithm):
     server:    w <- (1 - beta) w + beta/|S| sum_i w_i
 
     The K steps find about the minimiser of f_i(theta) + lam/2 ||theta - w_i||^2. In the paper all clients learn in each
-    round and those of S upload; here the others pause, which leaves w the same.
-    """
+    round and those of S upload; here the others pause, which leaves w the same."""
 
     name: Literal["pfedme"] = "pfedme"
     lam: Annotated[Positive, "Weight lambda of lam/2 ||theta_i - w_i||^2."] = 15.0
-    eta: Positive = 0.005
-    """Learning rate of w_i; eta lam is the share of the way to theta_i that it goes."""
+    eta: Annotated[Positive, "Learning rate of w_i; eta lam is the share of the way to theta_i that it goes."] = 0.005
     beta: Annotated[Positive, "What the server makes of the mean: 1 takes it as it is, more goes beyond it."] = 1.0
     inner_steps: Annotated[Count, "K: gradient steps for a proximal point."] = 5
 
@@ -285,8 +279,7 @@ class PFedHN(ServerAlgorithm):
 
     psi are the embeddings X = E(M; psi_E), x_m in R^f of the clients m = 1 .. M, and HN's psi_H. HN starts with
     HN(z) = theta^0, the start that all clients know, so the first model is not sent. The server's half is
-    ``server.state``, in hypernetwork_server.py.
-    """
+    ``server.state``, in hypernetwork_server.py."""
 
     name: Literal["pfedhn"] = "pfedhn"
     eta: Annotated[Positive, "Step size of Adam, with which the server fits psi."] = 0.001
@@ -329,8 +322,7 @@ class GHN(PFedHN):
     stage 3:  pFedHN with z_m of X, which stays as it is; psi are the weights of the message passing and psi_H, which
               goes on from stage 1
 
-    z_m = (H_L)_m,    H_0 = X,    H_{t+1} = s(D^-1/2 (A + I) D^-1/2 H_t W^t),    D the row sums of A + I
-    """
+    z_m = (H_L)_m,    H_0 = X,    H_{t+1} = s(D^-1/2 (A + I) D^-1/2 H_t W^t),    D the row sums of A + I"""
 
     name: Literal["ghn"] = "ghn"  # type: ignore[assignment]
     embedding_rounds: Annotated[Count, "Rounds of stage 1: pFedHN, whose embeddings give the relation graph."] = 50
@@ -369,8 +361,7 @@ class SHN(GHN):
     z_m = P vec(X_L)_m                               back to R^f
 
     Delta_F = D^-1/2 delta^T delta D^-1/2 is the normalised sheaf Laplacian, (delta X)_e = F_{v of e} X_v - F_{u of e}
-    X_u.
-    """
+    X_u."""
 
     name: Literal["shn"] = "shn"  # type: ignore[assignment]
     stalk: Annotated[Count, "Dimension d of the stalks, and of the d x d restriction maps."] = 3
