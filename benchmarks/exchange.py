@@ -20,7 +20,7 @@ from common import new_folder, options, spread, table, write
 from sheafgossip.topology.generators import TopologySpec, draw
 from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import Clock, Peers
-from sheafgossip.transport.connections import Identity, Options
+from sheafgossip.transport.connections import Options
 from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, Place
 from sheafgossip.transport.endpoint import Endpoint
 
@@ -33,7 +33,7 @@ Part = Callable[[int, Sequence[int], int, Path], Exchange]
 def ours(node: int, neighbours: Sequence[int], numbers: int, folder: Path) -> Exchange:
     control, launcher = map(Control, socket.socketpair(), (FROM_LAUNCHER, TO_LAUNCHER))
     vector = np.ones(numbers, np.float32)
-    endpoint = Endpoint(zmq.Context(), Identity(node, 1), control, Options(vector.nbytes))
+    endpoint = Endpoint(zmq.Context(), control, Options(node, 1, vector.nbytes))
     endpoint.connections.bind(f"ipc://{folder}/{node}")
     channels = Channels(node, {j: Channel((numbers,), (numbers,)) for j in neighbours}, vector.dtype)
     peers = Peers(Clock(endpoint, channels, timeout=60))

@@ -149,8 +149,7 @@ class PlannedClock(ScheduledClock):
 
     def _wait_for_one(self, key: Key) -> None:
         """Until the message is there; a neighbour that has died may have sent it just before."""
-        died = self._presence.died
-        self._wait_for({key}, lambda: died.get(key[0], math.inf) + CONSTANTS.last_words_s)
+        self._wait_for({key}, lambda: self._presence.died.get(key[0], math.inf) + CONSTANTS.last_words_s)
 
     def _use(self, key: Key) -> np.ndarray | None:
         """The vector, or what takes its place; it is thrown away unless the plan has a further use for it."""

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import zmq
 
@@ -30,14 +30,6 @@ _FIN_HAS_COME = (8, 9, 11)  # tcpi_state, the first byte: CLOSE_WAIT, LAST_ACK, 
 
 class CannotListen(Exception):
     """A client cannot be bound where it should be."""
-
-
-class Identity(NamedTuple):
-    """A client's process; a client that is started again begins its next incarnation."""
-
-    node: int
-    run: int
-    incarnation: int = 1
 
 
 def identity_of(node: int, incarnation: int = 1) -> bytes:
@@ -145,7 +137,10 @@ def _info(sock: socket.socket) -> bytes:
 
 @dataclass(frozen=True)
 class Options:
+    node: int
+    run: int
     max_frame: int  # bytes of a frame that is taken in, at most
+    incarnation: int = 1  # a client that is started again begins its next one
     queue: int = 1000  # messages on a connection in each direction, at most
     keys: Ring | None = None  # only neighbours that own theirs get in then; a context has one such endpoint at most
     kernel: KernelCounters | None = None  # is told of every TCP connection
@@ -155,12 +150,12 @@ class Options:
 class Connections:
     """``rejected`` counts those that were refused, or closed by the other end."""
 
-    def __init__(self, context: zmq.Context, identity: Identity, options: Options):
-        self.presence, self.rejected = Presence(identity.node), Counter[str]()
+    def __init__(self, context: zmq.Context, options: Options):
+        self.presence, self.rejected = Presence(options.node), Counter[str]()
         self._keys, self._kernel = keys, kernel = options.keys, options.kernel
         self._max_frame = most = max(options.max_frame, MAX_HEADER_BYTES)
         self.router = router = context.socket(zmq.ROUTER)
-        router.setsockopt(zmq.IDENTITY, identity_of(identity.node, identity.incarnation))
+        router.setsockopt(zmq.IDENTITY, identity_of(options.node, options.incarnation))
         router.router_mandatory = True  # sending to a peer that is not there is an error, never a silent drop
         router.maxmsgsize = most if keys is None else max(most + SEAL_BYTES, HANDSHAKE_FRAME)
         router.reconnect_ivl = 20  # ms

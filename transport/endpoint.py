@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import zmq
 
-from .connections import Connections, Identity, Options, identity_of
+from .connections import Connections, Options, identity_of
 from .control import Control, NeighbourCame, Place, Stop
 from .environment import CONSTANTS
 from .keys import authenticated_number
@@ -59,9 +59,9 @@ class Endpoint:
     was sent, by kind ("": a round's traffic) and neighbour, ``rejected`` the messages dropped, by reason; ``heard`` are
     the launcher's messages to others, ``hellos`` (neighbour, wire bytes) of the greetings sent since ``connect``."""
 
-    def __init__(self, context: zmq.Context, identity: Identity, control: Control, options: Options):
-        self.node = identity.node
-        self.connections = Connections(context, identity, options)
+    def __init__(self, context: zmq.Context, control: Control, options: Options):
+        self.node = options.node
+        self.connections = Connections(context, options)
         self.presence, self.rejected = self.connections.presence, self.connections.rejected
         self.close = self.connections.close
         self.heard: list[Any] = []
@@ -70,8 +70,8 @@ class Endpoint:
         self.before_waiting: Callable[[], None] = lambda: None  # called where no message has come soon
         self.stopwatch = options.stopwatch or Stopwatch("start", running=False)
         self.control = control
-        self._headers = HeaderReader(identity.run, self.node)
-        self._start_to = cache(partial(pack_start, identity.run, self.node))
+        self._headers = HeaderReader(options.run, self.node)
+        self._start_to = cache(partial(pack_start, options.run, self.node))
         self._sealed = options.keys is not None
         self._route_to: dict[int, bytes] = {}
         self._peer_of: dict[bytes, tuple[int, int]] = {}  # (neighbour, its incarnation)

@@ -23,7 +23,7 @@ from ...transport.channel import CannotEncode, Channels
 from ...transport.clock import Clock, Peers
 from ...transport.clock_planned import PlannedClock, Rules
 from ...transport.clock_wall import DEADLINES, WallClock
-from ...transport.connections import CannotListen, Identity, KernelCounters, Options
+from ...transport.connections import CannotListen, KernelCounters, Options
 from ...transport.control import Bound, Connect, Control, ControlClosed, Done, Exit, Failed, Go, Leaving, Place, Ready
 from ...transport.endpoint import Endpoint, NeighbourTimeout, Stopped
 from ...transport.environment import CONSTANTS, failpoint
@@ -92,9 +92,9 @@ class _ClientProcess:
             queue = CONSTANTS.queue_of_a_server  # unconfirmed, it does not run far ahead of clients that only evaluate
         ring = Ring(keys, {}, more=True) if keys and keyed else None
         largest = assignment.run.largest_vector * assignment.dtype.itemsize
-        identity = Identity(assignment.node, assignment.run.number, assignment.incarnation.number)
-        options = Options(largest, queue, ring, self.kernel, self.stopwatch)
-        self.endpoint = Endpoint(self.context, identity, control, options)
+        own = assignment.node, assignment.run.number, largest, assignment.incarnation.number
+        options = Options(*own, queue, ring, self.kernel, self.stopwatch)
+        self.endpoint = Endpoint(self.context, control, options)
         self.recorder = Recorder(
             self.context,
             "",

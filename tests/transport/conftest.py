@@ -15,7 +15,7 @@ import zmq
 
 from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import Clock, Peers
-from sheafgossip.transport.connections import Identity, Options
+from sheafgossip.transport.connections import Options
 from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, Place
 from sheafgossip.transport.endpoint import Endpoint, Message, Traffic
 from sheafgossip.transport.keys import KeyPair, Ring, dial_with
@@ -90,8 +90,8 @@ class Network:
         context = keys = None
         if neighbours is not None:
             context, keys = zmq.Context(), Ring(self.pairs[node], {j: self.pairs[j].public for j in neighbours}, more)
-        options = Options(max_frame, keys=keys, kernel=kernel)
-        endpoint = Endpoint(context or self.context, Identity(node, 77), control, options)
+        options = Options(node, 77, max_frame, keys=keys, kernel=kernel)
+        endpoint = Endpoint(context or self.context, control, options)
         client = Client(endpoint, endpoint.connections.bind("tcp://127.0.0.1:*"), control, launcher, context)
         self.clients.append(client)
         return client
