@@ -97,14 +97,11 @@ class Authenticator:
 
 @dataclass(eq=False)
 class Collector:
-    """``epoch`` is the zero of the run's ``wall_s`` in terms of time.monotonic(). With ``resources`` it ends with a
-    record of its own memory and CPU time. With an ``authenticator`` each writer is heard under its own number only."""
-
     receiver: zmq.Socket
     store: Store
-    epoch: float
-    resources: bool = True
-    authenticator: Authenticator | None = None
+    epoch: float  # the zero of the run's ``wall_s`` in terms of time.monotonic()
+    resources: bool = True  # it ends with a record of its own memory and CPU time
+    authenticator: Authenticator | None = None  # each writer is heard under its own number only
 
     def run(self, stop: socket.socket) -> None:
         """Stores until End and all it announces have come, or until ``stop`` is readable."""
@@ -209,9 +206,8 @@ class Collector:
             import psutil  # needed once, at the end; the start should be quick
 
             memory = psutil.Process().memory_full_info()
-            pss = getattr(memory, "pss", memory.rss)  # Linux only
             peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            sizes = (memory.rss, pss, memory.uss, peak_rss)
+            sizes = (memory.rss, getattr(memory, "pss", memory.rss), memory.uss, peak_rss)  # PSS: Linux only
             wall_s, cpu_s = time.monotonic() - self.epoch, time.process_time()
             self._write(self.store.write, [records.ResourceRecord(COLLECTOR, wall_s, *sizes, cpu_s, 0)])
 

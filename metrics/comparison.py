@@ -231,16 +231,14 @@ def columns_of(groups: Sequence[Group], target: float | None = None) -> dict[str
     metrics = sorted({run.metric for group in groups for run in group.runs})
     there = {"test_metric"} | {each.key for each in COLUMNS if any(group.estimate(each.key) for group in groups)}
     if target is not None:
-        in_virtual_time = "virtual_s" in there
-        there |= {each.key for each in COLUMNS if each.of_target and (in_virtual_time or each.head != "virtual")}
+        there |= {each.key for each in COLUMNS if each.of_target and ("virtual_s" in there or each.head != "virtual")}
     return {figure.column(metrics, target): figure for figure in COLUMNS if figure.key in there}
 
 
 def _fitting(columns: Mapping[str, Figure], cells: Mapping[str, Any], width: int, highest: int) -> dict[str, Any]:
     """Returns the cells for which there is room; those of the lowest rank leave first, up to the ``highest``."""
     there = dict(cells)
-    leaving = sorted((figure.rank, title) for title, figure in columns.items() if 0 < figure.rank <= highest)
-    for _, title in leaving:
+    for _, title in sorted((figure.rank, title) for title, figure in columns.items() if 0 < figure.rank <= highest):
         if _width_of(there) > width:
             del there[title]
     return there

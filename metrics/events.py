@@ -174,14 +174,13 @@ def events_of(records: sqlite3.Connection, which: str, detail: str = "detail") -
 def remarks_on(run_folder: Path | str) -> list[str]:
     """Returns what a user should be told after a run beside its figures: one line for each thing that happened, and one
     where a run has learned nothing. Raises RunFolderError."""
+    alike: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
     with open_records(run_folder, check=("event",)) as records:
-        told = events_of(records, f"kind IN {_TOLD} ORDER BY wall_s, node")
+        for event in events_of(records, f"kind IN {_TOLD} ORDER BY wall_s, node"):
+            alike[event.pattern].append(event)
         diverged = divergence_of(records, metric_of(records)) if status_of(records) == "finished" else None
         counts = dict(records.execute("SELECT kind, count(*) FROM event WHERE node >= 0 GROUP BY kind"))
     lines = [f"finished, but {diverged}"] if diverged else []
-    alike: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
-    for event in told:
-        alike[event.pattern].append(event)
     for events in alike.values():
         first, who = events[0], who_of(events, events[0])
         said = {"host-lost": first.detail, "death": f"{who} died: {first.detail}"}

@@ -6,8 +6,6 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # they cost every process that imports them, and most print nothing
@@ -96,18 +94,10 @@ def new_table(**options) -> Table:
     return Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), **options)
 
 
-@contextmanager
-def news() -> Iterator[Callable[[str], None]]:
-    """Lends a terminal a line that changes and goes, to say what is at work; elsewhere nothing."""
-
-    def tell(text: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\033[K{plain(text)}", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield tell
-    finally:
-        tell("")
+def news(text: str = "") -> None:
+    """Shows a terminal in one line what is at work, until there is other news."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{plain(text)}", end="", file=sys.stderr, flush=True)
 
 
 class Plain:

@@ -72,8 +72,7 @@ def _curve(method: Method) -> DataFrame:
         reader = RunReader(run.folder)
         rounds, sent = reader.rounds, reader.round_cumulative.set_index("round")
         evaluated = rounds[rounds.node.isin(method.clients)].dropna(subset="test_metric").groupby("round")
-        of_round = evaluated.agg(**_OF_ROUND)
-        frames.append(of_round.assign(payload_mb=sent.payload_bytes / 1e6, wall_s=sent.wall_s))
+        frames.append(evaluated.agg(**_OF_ROUND).assign(payload_mb=sent.payload_bytes / 1e6, wall_s=sent.wall_s))
     together = pandas.concat(frames).groupby("round")
     curve = together[["metric", "payload_mb", "wall_s", "virtual_s"]].mean()
     errors = together.metric.sem() if len(frames) > 1 else together.error.mean()
@@ -189,8 +188,7 @@ def _memory(method: Method) -> DataFrame:
     pss, uss = wide["pss"] / 1e6, wide["uss"] / 1e6
     of_uss = {f"client_{which}_uss_mb": uss.agg(which, axis=1) for which in ("min", "median", "max")}
     frame = DataFrame({"clients_pss_mb": pss.sum(axis=1), **of_uss}).reset_index()
-    steps = max(1, len(frame) // 300)
-    return pandas.concat([frame.iloc[::steps], frame.tail(1)]).drop_duplicates("wall_s")
+    return pandas.concat([frame.iloc[:: max(1, len(frame) // 300)], frame.tail(1)]).drop_duplicates("wall_s")
 
 
 def memory_by_process(method: Method) -> Iterator[Drawn]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -29,19 +30,20 @@ def write_report(folders: Sequence[Path], page_file: Path, figures: Path | None 
     methods, files = methods_of(folders), [page_file]
     for folder in filter(None, (page_file.parent, figures)):
         folder.mkdir(parents=True, exist_ok=True)
-    with news() as tell, matplotlib.rc_context(LOOK | {"axes.grid": True}):
-        tell(f"drawing {len(methods)} method{'s' if len(methods) > 1 else ''}")
+    with matplotlib.rc_context(LOOK | {"axes.grid": True}), ExitStack() as stack:
+        stack.callback(news)
+        news(f"drawing {len(methods)} method{'s' if len(methods) > 1 else ''}")
         same = [[each for each in methods if each.run.metric == metric] for metric in ("accuracy", "mse")]
         together = [drawn for draw in (curves, spread) for alike in filter(None, same) for drawn in draw(alike)]
         together += [drawn for draw in (bytes_by_level, memory_over_time) for drawn in draw(methods)]
         of_one = (graph, map_norms, waiting, memory_by_process)
         each = [(method, [drawn for draw in of_one for drawn in draw(method)]) for method in methods[:_ONE_BY_ONE]]
-        tell("writing the page")
+        news("writing the page")
         page_file.write_text(plain(page(methods, together, each)), encoding="utf-8")
         if figures is not None:
             all_drawn = [*together, *(drawn for _, own in each for drawn in own)]
             for number, drawn in enumerate(all_drawn, 1):
-                tell(f"writing figure {number} of {len(all_drawn)}")
+                news(f"writing figure {number} of {len(all_drawn)}")
                 files += drawn.save(figures)
     return files
 
