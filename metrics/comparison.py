@@ -163,8 +163,7 @@ class Comparison:
 
     def difference(self, figure: str, number: int, other: int) -> Estimate | None:
         """Estimates it from the figure in runs of the same seed; of single runs, from the test metric of the same
-        client: clients are the same where seed and data are, for all that is drawn of them follows from these. None
-        where runs or clients of one group have not their like in the other."""
+        client, whom seed and data determine. None where runs or clients have not their like in the other group."""
         apart = {key.partition(".")[0] for key in differing([self.settings[number], self.settings[other]])}
         ours, theirs = ({run.seed: run for run in self.groups[group].runs} for group in (number, other))
         if apart & {"clients", "data"} or "clients" not in self.settings[number] or ours.keys() != theirs.keys():

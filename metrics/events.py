@@ -137,8 +137,7 @@ def seconds_away(records: sqlite3.Connection, clock: str) -> float:
 
 
 def completed_rounds(records: sqlite3.Connection, gone: Collection[int]) -> int:
-    """Counts the rounds completed by every client but those that are gone; where all are, by the one that got furthest.
-    -1: not even round 0."""
+    """Takes every client but those that are gone; where all are, the one that got furthest. -1: not even round 0."""
     query = """SELECT node, coalesce(last, -1) FROM node LEFT JOIN
         (SELECT node, max(round) AS last FROM round GROUP BY node) USING (node) WHERE role = 'client'"""
     last = dict(records.execute(query))
@@ -172,8 +171,7 @@ def events_of(records: sqlite3.Connection, which: str, detail: str = "detail") -
 
 
 def remarks_on(run_folder: Path | str) -> list[str]:
-    """Returns what a user should be told after a run beside its figures: one line for each thing that happened, and one
-    where a run has learned nothing. Raises RunFolderError."""
+    """Returns lines for the user: what happened in a run, and whether it has learned nothing. Raises RunFolderError."""
     alike: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
     with open_records(run_folder, check=("event",)) as records:
         for event in events_of(records, f"kind IN {_TOLD} ORDER BY wall_s, node"):

@@ -132,8 +132,7 @@ def _json(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> 
 
 
 def write_events(records: sqlite3.Connection, path: Path) -> None:
-    """Writes an event file for TensorBoard with a step a round, at the wall seconds of the records: for all clients
-    when the last was done, for each client its own. Needs the package tensorboard."""
+    """Needs the package tensorboard. A step is a round; its time is, for all clients, when the last one was done."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter

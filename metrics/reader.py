@@ -29,10 +29,8 @@ _RANGES = {column: f" BETWEEN 0 AND {largest}" for column, largest in _LARGEST.i
 )
 _OTHERS = {LAUNCHER: "the launcher", COLLECTOR: "the collector", FORK_SERVER: "the fork server"}
 SERVER_NAME = "the server"
-FRAMES = {  # what a reader's frames are called -> table or view in the file
-    **{f"{table}s": table for table in ("node", "round", "resource", "event", "edge")},
-    **{name: name for name in ("traffic", "overhead", "work", "kernel", "used", *VIEWS)},
-}
+_PLURAL = ("node", "round", "resource", "event", "edge")
+FRAMES = {f"{name}s" if name in _PLURAL else name: name for name in (*TABLES, *VIEWS)}  # a reader's name -> the file's
 _DTYPES: dict[Any, str] = {int: "int64", int | None: "Int64", float: "float64", float | None: "float64"}
 
 
@@ -41,9 +39,8 @@ def open_records(
     run_folder: Path | str, *, check: Collection[str] = (), bounded: bool = True
 ) -> Iterator[sqlite3.Connection]:
     """All reads inside see the run at one moment; nothing is ever written. Views are those of this program, whatever
-    the file says. The values of the tables in ``check`` are of the types and in the ranges that a run writes.
-    ``bounded``: reading ends with an error where it takes far longer than the file's size explains. Raises
-    RunFolderError."""
+    the file says. The values of the tables in ``check`` are of the types and in the ranges that a run writes. Raises
+    RunFolderError; where it is ``bounded`` also if reading takes far longer than the file's size explains."""
     path = Path(run_folder) / "run.sqlite"
     if not path.is_file():
         raise RunFolderError(f"{run_folder}: not the folder of a run: it has no run.sqlite")

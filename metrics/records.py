@@ -170,13 +170,11 @@ _UINT64 = b"\xcf"  # msgpack's mark before the only integers that can be larger
 
 
 class Batch(NamedTuple):
-    """One message on the metrics plane, the ``sequence``-th (from 0) of ``sender``: rows by table. A sender is a
-    process, not a client: one that is started again needs a number of its own, or its batches are taken for
-    repetitions."""
+    """A message on the metrics plane."""
 
-    sender: int
-    sequence: int
-    tables: dict[str, list[list]]
+    sender: int  # a process: a client that is started again needs another number, or its batches pass for repetitions
+    sequence: int  # of the sender's messages, from 0
+    tables: dict[str, list[list]]  # rows
 
 
 class End(NamedTuple):

@@ -168,8 +168,7 @@ class Store:
             self.write_rows({_NAMES[type(record)]: [record]})
 
     def write_rows(self, tables: Mapping[str, Sequence[Sequence]]) -> None:
-        """Writes rows by table, in the order of the columns. A client that goes back to a checkpoint repeats rounds,
-        and the repetition is what the run is made of."""
+        """A client that goes back to a checkpoint repeats rounds, and the repetition is what the run is made of."""
         for name, rows in tables.items():
             values = ", ".join("?" * len(COLUMNS[name]))
             self._connection.executemany(f"INSERT OR REPLACE INTO {name} VALUES ({values})", rows)

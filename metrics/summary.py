@@ -48,10 +48,8 @@ def _checked(values: ArrayLike) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """``std`` and ``variance`` are of the population: the clients are all there are."""
-
     mean: float
-    std: float
+    std: float  # of the population, as the variance is: the clients are all there are
     standard_error: float
     variance: float
     worst_10: float
@@ -67,22 +65,18 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class TrafficTotal:
-    """Sums over all directed edges and rounds; the three levels are defined at TrafficRecord."""
-
-    messages: int
-    payload_bytes: int
+    messages: int  # sums over all directed edges and rounds
+    payload_bytes: int  # the three levels are defined at TrafficRecord
     message_bytes: int
     wire_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryTotal:
-    """Bytes. The sums are over what each process said last; others: all processes that are not clients."""
-
-    clients_pss: int
+    clients_pss: int  # bytes; sums are over what each process said last
     clients_max_peak_rss: int
     clients_median_uss: int
-    others_pss: int
+    others_pss: int  # of all processes that are not clients
     others_max_peak_rss: int
     clients_theta: int
     clients_maps: int
@@ -92,21 +86,17 @@ class MemoryTotal:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The first evaluated round that was good enough, the bytes sent up to and including it, and when it was over."""
-
-    round: int
-    payload_bytes: int
+    round: int  # the first evaluated one that was good enough
+    payload_bytes: int  # sent up to and including it
     message_bytes: int
     wire_bytes: int
-    wall_s: float
+    wall_s: float  # when it was over
 
 
 @dataclass(frozen=True, slots=True)
 class ReachedVirtually:
-    """The first virtual moment at which the clients were good enough, and the bytes of rounds completed by then."""
-
-    virtual_s: float
-    payload_bytes: int
+    virtual_s: float  # the first moment at which the clients were good enough
+    payload_bytes: int  # of rounds completed by then
     message_bytes: int
     wire_bytes: int
 
@@ -149,8 +139,7 @@ class RunSummary:
 
 
 def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary:
-    """Summarizes a run that still goes on as far as it is committed. ``target`` is a mean test metric, for ``reached``.
-    Raises RunFolderError."""
+    """Takes a run that goes on as far as it is committed. ``target`` is a mean test metric. Raises RunFolderError."""
     folder = Path(run_folder)
     with open_records(folder, check=TABLES) as records:
         config = read_config(folder)

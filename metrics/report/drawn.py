@@ -77,11 +77,9 @@ def methods_of(folders: Sequence[Path]) -> list[Method]:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure with what it shows. ``name`` is that of its files, ``caption`` says how to read it."""
-
-    name: str
+    name: str  # of its files
     title: str
-    caption: str
+    caption: str  # how to read it
     figure: Figure
     data: DataFrame
 

@@ -25,8 +25,7 @@ _ALLOWED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # no 
 
 
 def write_report(folders: Sequence[Path], page_file: Path, figures: Path | None = None) -> list[Path]:
-    """Writes the page, and into ``figures`` every figure as SVG, PNG, PDF and CSV. Returns the files. Raises
-    RunFolderError, and OSError where it cannot be written."""
+    """Writes the page, and into ``figures`` all figures as SVG, PNG, PDF and CSV. Raises RunFolderError and OSError."""
     methods, files = methods_of(folders), [page_file]
     for folder in filter(None, (page_file.parent, figures)):
         folder.mkdir(parents=True, exist_ok=True)
