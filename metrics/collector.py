@@ -12,9 +12,8 @@ import sqlite3
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import zmq
 
@@ -151,8 +150,7 @@ class Collector:
     def _missing(self) -> dict[int, int]:
         """Returns {sender: batches that it has sent and that have not come}."""
         announced = self._end.batches if self._end else {}
-        missing = {sender: self._sequences[sender].missing(count) for sender, count in announced.items()}
-        return {sender: count for sender, count in missing.items() if count}
+        return {at: lacking for at, count in announced.items() if (lacking := self._sequences[at].missing(count))}
 
     def _receive(self) -> bool:
         """Takes a burst of messages. Returns whether that was all for now."""
@@ -180,14 +178,14 @@ class Collector:
                 for name, rows in message.tables.items():
                     tables[name] += rows
                     rows_taken += len(rows)
-        self._write(self.store.write_rows, tables)
+        self._write(tables)
         return emptied
 
-    def _write(self, write: Callable[[Any], None], what: Any) -> None:
+    def _write(self, tables: Mapping[str, list]) -> None:
         """Waits as long as somebody else keeps the database locked, unless this process is asked to stop."""
         while True:
             try:
-                return write(what)
+                return self.store.write_rows(tables)
             except sqlite3.OperationalError as error:  # before anything was written: a lock is taken first
                 if not is_locked(error) or select.select([self._stop], [], [], _LOCKED_S)[0]:
                     raise
@@ -200,8 +198,7 @@ class Collector:
             senders = (f"{count} of {self._end.batches[at]} from sender {at}" for at, count in missing.items())
             self._record("lost-records", f"batches that never came: {', '.join(senders)}")
         endpoint, host = self.receiver.getsockopt_string(zmq.LAST_ENDPOINT), socket.gethostname()
-        node = records.NodeRecord(COLLECTOR, "collector", "", 0, 0, 0, 0, host, os.getpid(), endpoint)
-        self._write(self.store.write, [node])
+        self._write({"node": [records.NodeRecord(COLLECTOR, "collector", "", 0, 0, 0, 0, host, os.getpid(), endpoint)]})
         if self.resources:
             import psutil  # needed once, at the end; the start should be quick
 
@@ -209,7 +206,7 @@ class Collector:
             peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             sizes = (memory.rss, getattr(memory, "pss", memory.rss), memory.uss, peak_rss)  # PSS: Linux only
             wall_s, cpu_s = time.monotonic() - self.epoch, time.process_time()
-            self._write(self.store.write, [records.ResourceRecord(COLLECTOR, wall_s, *sizes, cpu_s, 0)])
+            self._write({"resource": [records.ResourceRecord(COLLECTOR, wall_s, *sizes, cpu_s, 0)]})
 
     def _record_drops(self) -> None:
         for what, count in self._dropped.items():
@@ -218,8 +215,7 @@ class Collector:
         self._dropped.clear()
 
     def _record(self, kind: str, detail: str) -> None:
-        event = records.EventRecord(time.monotonic() - self.epoch, None, COLLECTOR, kind, detail)
-        self._write(self.store.write, [event])
+        self._write({"event": [records.EventRecord(time.monotonic() - self.epoch, None, COLLECTOR, kind, detail)]})
 
     def _tell_stored(self) -> None:
         """Tells who has started this process; nobody needs to read it."""

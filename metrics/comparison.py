@@ -308,9 +308,8 @@ def _heads(comparison: Comparison) -> dict[str, list[str]]:
         name: [value_text(setting.get(key)) for setting in comparison.settings]
         for name, key in zip(short_names(keys), keys, strict=True)
     }
-    ambiguous = len(set(zip(*heads.values(), strict=True))) < len(groups)
     unfinished = any(run.status != "finished" or run.divergence for group in groups for run in group.runs)
-    if ambiguous or unfinished or comparison.named:
+    if unfinished or comparison.named or len(set(zip(*heads.values(), strict=True))) < len(groups):
         return {"run": [group.label for group in groups]} | heads
     return heads | {"seeds": [str(len(group.runs)) for group in groups]}
 

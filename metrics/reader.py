@@ -51,8 +51,7 @@ def open_records(
         size += file.stat().st_size if file.exists() else 0
     steps = iter(range((_STEPS + _STEPS_A_BYTE * size) // _AT_ONCE))
     # Where nobody writes any more there is no log; SQLite would still put one there, and fail where it may not.
-    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-    uri = f"{path.resolve().as_uri()}?{mode}"
+    uri = path.resolve().as_uri() + ("?mode=ro" if path.with_name(f"{path.name}-wal").exists() else "?immutable=1")
     try:
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
             for defence in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):

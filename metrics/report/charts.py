@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pandas
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
 from ...topology import Graph
 from ...topology.picture import COLOURS, INK, SOFT, draw_graph, layout, legend_below, literal, new_figure
@@ -62,7 +61,7 @@ def curves(methods: Sequence[Method]) -> Iterator[Drawn]:
 
 
 def _together(shown: Sequence[tuple[Method, DataFrame]]) -> DataFrame:
-    return pandas.concat([frame.assign(method=method.name) for method, frame in shown])
+    return concat([frame.assign(method=method.name) for method, frame in shown])
 
 
 def _curve(method: Method) -> DataFrame:
@@ -73,7 +72,7 @@ def _curve(method: Method) -> DataFrame:
         rounds, sent = reader.rounds, reader.round_cumulative.set_index("round")
         evaluated = rounds[rounds.node.isin(method.clients)].dropna(subset="test_metric").groupby("round")
         frames.append(evaluated.agg(**_OF_ROUND).assign(payload_mb=sent.payload_bytes / 1e6, wall_s=sent.wall_s))
-    together = pandas.concat(frames).groupby("round")
+    together = concat(frames).groupby("round")
     curve = together[["metric", "payload_mb", "wall_s", "virtual_s"]].mean()
     errors = together.metric.sem() if len(frames) > 1 else together.error.mean()
     return curve.assign(standard_error=errors).reset_index()
@@ -188,7 +187,7 @@ def _memory(method: Method) -> DataFrame:
     pss, uss = wide["pss"] / 1e6, wide["uss"] / 1e6
     of_uss = {f"client_{which}_uss_mb": uss.agg(which, axis=1) for which in ("min", "median", "max")}
     frame = DataFrame({"clients_pss_mb": pss.sum(axis=1), **of_uss}).reset_index()
-    return pandas.concat([frame.iloc[:: max(1, len(frame) // 300)], frame.tail(1)]).drop_duplicates("wall_s")
+    return concat([frame.iloc[:: max(1, len(frame) // 300)], frame.tail(1)]).drop_duplicates("wall_s")
 
 
 def memory_by_process(method: Method) -> Iterator[Drawn]:

@@ -8,10 +8,9 @@ from functools import cached_property
 from html import escape
 from pathlib import Path
 
-import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
 from ...topology.picture import COLOURS, GRID, INK, MARKERS, PAPER, SOFT, literal
 from ..comparison import Group, summarize_all
@@ -68,7 +67,7 @@ class Method(Group):
             latest = latest[latest.node.isin(self.clients)]
             owners = latest.node.map(read_owners(run.folder)).astype(object).fillna("")
             frames.append(latest.rename(columns={"node": "client"}).assign(seed=run.seed, owner=owners))
-        return pandas.concat(frames)[["seed", "client", "owner", "test_metric"]].reset_index(drop=True)
+        return concat(frames)[["seed", "client", "owner", "test_metric"]].reset_index(drop=True)
 
 
 def methods_of(folders: Sequence[Path]) -> list[Method]:
