@@ -2,7 +2,7 @@
 
 import re
 import sqlite3
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ _STATUS: dict[str, Status] = {
 }
 _GONE, _THERE = ("crash", "leave", "death"), ("restart", "join")
 _TOLD = ("warning", "drop", "lost-records", "death", "host-lost")
-_SUMMED = {"timeout": "timeout", "drop": "dropped"}  # their detail begins with how many there were; what is summed up
+_COUNTED = {kind: kind for kind in ("crash", "restart", "join", "leave", "death", "timeout")} | {"drop": "dropped"}
 _GROWN = 100.0  # a loss that is so many times what it was at the start has diverged
 _COMPARED = 200  # characters of a detail: the search for numbers takes the square of them
 _PLANNED = {
@@ -108,16 +108,14 @@ def conditions_of(records: sqlite3.Connection) -> Conditions | None:
     last = f"SELECT max({clock}) AS last FROM round WHERE node >= 0 GROUP BY node"
     there_s = records.execute(f"SELECT total(last) FROM ({last})").fetchone()[0] - seconds_away(records, clock)
     share = min(1.0, (waited_s or 0.0) / there_s) if there_s else None
-    events = Counter(dict.fromkeys(("crash", "restart", "join", "leave", "death", "timeout", "dropped"), 0))
-    for kind, detail in records.execute("SELECT kind, detail FROM event WHERE node >= 0"):
-        if kind in _SUMMED:
-            number = re.match(r"[0-9]{1,18}\b", detail)
-            events[_SUMMED[kind]] += int(number[0]) if number else 1
-        elif kind in _GONE + _THERE:
-            events[kind] += 1
+    events = dict.fromkeys(_COUNTED.values(), 0)
+    query = f"SELECT kind, detail FROM event WHERE node >= 0 AND kind IN {tuple(_COUNTED)}"
+    for kind, detail in records.execute(query):
+        number = re.match(r"[0-9]{1,18}\b", detail) if kind in ("timeout", "drop") else None  # how many there were
+        events[_COUNTED[kind]] += int(number[0]) if number else 1
     used = "count(used_round), total(used_round < round), total(used_round > round), total(used_round IS NULL)"
     counts = map(int, records.execute(f"SELECT {used} FROM used").fetchone())
-    return Conditions(virtual_s, waited_s or 0.0, share, dict(events), *counts)
+    return Conditions(virtual_s, waited_s or 0.0, share, events, *counts)
 
 
 def gone_clients(records: sqlite3.Connection) -> set[int]:

@@ -87,9 +87,6 @@ def overhead(*kinds: str) -> Values:
     return lambda run: sum(run.overhead_bytes.get(kind, 0) for kind in kinds) if run.measured else None
 
 
-OPENING = overhead("greeting", "ready", "handshake", "hello")  # of connections; confirmations are sent all along
-
-
 def _exchanged(run: RunSummary) -> int:
     return run.conditions.used + run.conditions.missing if run.conditions else 0
 
@@ -115,6 +112,7 @@ def _with_share(run: RunSummary, count: float) -> str:
     return f"{count:,} ({100 * count / _exchanged(run):.1f} %)"
 
 
+OPENING = overhead("greeting", "ready", "handshake", "hello")  # of connections; confirmations are sent all along
 _sent, _ran = partial(_at, needs="measured"), partial(_at, needs="processes_measured")
 _SUM, _COMMON = "sum over clients", "of the model that all clients have in common"
 

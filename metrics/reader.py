@@ -258,9 +258,6 @@ class RunReader:
         return found
 
 
-open_run = RunReader
-
-
 def read_frame(records: sqlite3.Connection, relation: str) -> "DataFrame":
     """Returns a table or view; numbers are numbers also where all are missing. What an older run lacks is missing."""
     frame = frame_of(records, f"SELECT * FROM {relation}")
@@ -277,3 +274,6 @@ def frame_of(records: sqlite3.Connection, query: str) -> "DataFrame":
 
     rows = records.execute(query)
     return pandas.DataFrame.from_records(rows.fetchall(), columns=[name for name, *_ in rows.description])
+
+
+open_run = RunReader

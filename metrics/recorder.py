@@ -1,6 +1,7 @@
 """The sending side of the metrics plane: records leave for the collector as they are written, or a moment later."""
 
 import time
+from dataclasses import dataclass, field
 
 import zmq
 
@@ -13,37 +14,30 @@ _RECORDS_A_BATCH = CONSTANTS.records_a_batch
 _WAITING = 1000  # batches, of a few kB as a rule, that wait for a collector that cannot keep up, or for the way to it
 
 
+@dataclass(eq=False)
 class Recorder:
-    """Sends batches of records; a collector that cannot keep up slows its writers down. Writers that ``may_drop`` wait
-    for nothing: ``dropped`` counts the batches that were lost; they are among ``batches``, so that the collector misses
-    them. ``keys`` are the writer's own, and the collector's public one. Records that follow each other within
-    ``gather_s`` seconds leave together; whoever is about to wait calls ``flush``."""
+    """Sends batches of records. A collector that cannot keep up slows its writers down but for those that ``may_drop``:
+    ``dropped`` of their ``batches`` are lost, and the collector misses them. Who is about to wait calls ``flush``."""
 
-    def __init__(
-        self,
-        context: zmq.Context,
-        endpoint: str,
-        sender: int,
-        *,
-        keys: tuple[KeyPair, str] | None = None,
-        may_drop: bool = False,
-        gather_s: float = 0.0,
-    ):
-        self._socket = context.socket(zmq.PUSH)
+    context: zmq.Context
+    endpoint: str  # empty: ``connect`` comes later
+    sender: int
+    keys: tuple[KeyPair, str] | None = field(default=None, kw_only=True)  # its own, and the collector's public one
+    may_drop: bool = field(default=False, kw_only=True)
+    gather_s: float = field(default=0.0, kw_only=True)  # so soon after others records wait for more, or for ``flush``
+
+    def __post_init__(self) -> None:
+        self._socket = self.context.socket(zmq.PUSH)
         # ms: the last records of a process that ends still leave it, however long a slow collector takes
-        self._socket.linger = 5000 if may_drop else -1
+        self._socket.linger = 5000 if self.may_drop else -1
         self._socket.sndhwm = _WAITING
-        self._sealed = keys is not None
         self.wire_bytes = GREETING_BYTES + PUSH_READY_BYTES
-        if keys is not None:
-            dial_with(self._socket, *keys)
+        if self.keys is not None:
+            dial_with(self._socket, *self.keys)
             self.wire_bytes += handshake_bytes(connects=True)
         self.connect = self._socket.connect
-        if endpoint:
-            self.connect(endpoint)
-        self._sender = sender
-        self._how = zmq.NOBLOCK if may_drop else 0
-        self._gather_s = gather_s
+        if self.endpoint:
+            self.connect(self.endpoint)
         self._gathered: list[Record] = []
         self._flush_due = 0.0
         self.batches = self.dropped = 0
@@ -57,9 +51,9 @@ class Recorder:
         if not self._gathered:
             return
         records, self._gathered = self._gathered, []
-        self._flush_due = time.monotonic() + self._gather_s
+        self._flush_due = time.monotonic() + self.gather_s
         for start in range(0, len(records), _RECORDS_A_BATCH):
-            batch = pack_batch(self._sender, self.batches, records[start : start + _RECORDS_A_BATCH])
+            batch = pack_batch(self.sender, self.batches, records[start : start + _RECORDS_A_BATCH])
             if len(batch) > MAX_BATCH_BYTES:
                 raise ValueError(f"{len(batch)} bytes of records in one batch; at most {MAX_BATCH_BYTES} are allowed")
             self.send(batch)
@@ -67,11 +61,11 @@ class Recorder:
 
     def send(self, message: bytes) -> None:
         try:
-            self._socket.send(message, self._how)
+            self._socket.send(message, zmq.NOBLOCK if self.may_drop else 0)
         except zmq.Again:
             self.dropped += 1
         else:
-            self.wire_bytes += message_wire_bytes([len(message)], sealed=self._sealed)
+            self.wire_bytes += message_wire_bytes([len(message)], sealed=self.keys is not None)
 
     def close(self) -> None:
         self.flush()

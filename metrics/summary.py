@@ -18,6 +18,22 @@ from .records import LAUNCHER, TABLES
 from .store import CLIENTS, CONFIG_DIGEST
 from .text import label
 
+_ABOUT = f"""SELECT (SELECT count(DISTINCT host) FROM node WHERE role IN ('client', 'server')),
+    (SELECT count(*) FROM event WHERE node = {LAUNCHER} AND kind = 'engine'),
+    (SELECT count(*) FROM meta WHERE key = '{CONFIG_DIGEST}')"""
+_FIGURES = {  # fields of a summary
+    "clients": "SELECT count(*) FROM node WHERE role = 'client'",
+    "clients_cpu_s": "SELECT total(cpu_s) FROM cpu_total LEFT JOIN node USING (node) WHERE role = 'client'",
+    "others_cpu_s": "SELECT total(cpu_s) FROM cpu_total LEFT JOIN node USING (node) WHERE role IS NOT 'client'",
+    "flops": f"SELECT sum(flops) FROM work_total WHERE {CLIENTS}",
+    "wall_s": "SELECT coalesce(max(wall_s), 0.0) FROM round",
+}
+_OVERHEAD = "SELECT kind, sum(wire_bytes) FROM overhead GROUP BY kind ORDER BY kind"
+_BETWEEN_HOSTS = """traffic JOIN node AS sender ON sender.node = src JOIN node AS receiver ON receiver.node = dst
+    WHERE sender.host <> receiver.host"""
+_GLOBAL_METRIC = """SELECT avg(global_metric) FROM
+    (SELECT max(round), global_metric FROM round WHERE global_metric IS NOT NULL GROUP BY node)"""
+
 
 def mean(values: ArrayLike) -> float:
     return float(np.mean(_checked(values)))
@@ -176,23 +192,6 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             reached=None if target is None else bytes_to_reach(folder, target),
             reached_virtually=virtual_time_to_reach(folder, target) if target is not None and in_virtual_time else None,
         )
-
-
-_ABOUT = f"""SELECT (SELECT count(DISTINCT host) FROM node WHERE role IN ('client', 'server')),
-    (SELECT count(*) FROM event WHERE node = {LAUNCHER} AND kind = 'engine'),
-    (SELECT count(*) FROM meta WHERE key = '{CONFIG_DIGEST}')"""
-_FIGURES = {  # fields of a summary
-    "clients": "SELECT count(*) FROM node WHERE role = 'client'",
-    "clients_cpu_s": "SELECT total(cpu_s) FROM cpu_total LEFT JOIN node USING (node) WHERE role = 'client'",
-    "others_cpu_s": "SELECT total(cpu_s) FROM cpu_total LEFT JOIN node USING (node) WHERE role IS NOT 'client'",
-    "flops": f"SELECT sum(flops) FROM work_total WHERE {CLIENTS}",
-    "wall_s": "SELECT coalesce(max(wall_s), 0.0) FROM round",
-}
-_OVERHEAD = "SELECT kind, sum(wire_bytes) FROM overhead GROUP BY kind ORDER BY kind"
-_BETWEEN_HOSTS = """traffic JOIN node AS sender ON sender.node = src JOIN node AS receiver ON receiver.node = dst
-    WHERE sender.host <> receiver.host"""
-_GLOBAL_METRIC = """SELECT avg(global_metric) FROM
-    (SELECT max(round), global_metric FROM round WHERE global_metric IS NOT NULL GROUP BY node)"""
 
 
 def labels_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:

@@ -16,11 +16,24 @@ from ..records import TABLES
 from ..summary import labels_of
 
 State = Literal["starting", "running", "finished", "interrupted", "failed"]
-
 _PACE_ROUNDS = 20
 _EVENTS = 200
 _DETAIL = "substr(detail, 1, 500)"
 _TELLING = "kind NOT IN ('start', 'finish', 'failure', 'interrupt', 'scenario', 'engine')"
+_ROUND = """SELECT round, wall_s, virtual_s, idle_s, waited_for, test_metric,
+                   (SELECT sum(payload_bytes) FROM traffic WHERE traffic.round = round.round AND src = node)
+            FROM round"""
+_NEXT = f"{_ROUND} WHERE round = ? AND node = ?"
+_BEYOND_A_GAP = f"{_ROUND} WHERE round > ? AND node = ? ORDER BY round LIMIT 1"
+# Of each client's latest sample: seeks in the index, whose entries of one part come in the order of the rows.
+_WAITING = """
+SELECT total(elapsed_s) FILTER (WHERE part = 'waiting'), total(elapsed_s) FROM work WHERE rowid IN
+    (SELECT (SELECT max(rowid) FROM work WHERE work.node = node.node AND work.part = parts.column1)
+     FROM node, (VALUES ('gradient'), ('maps'), ('exchange'), ('waiting'), ('evaluation'), ('records')) AS parts
+     WHERE role = 'client')"""
+_START = "SELECT coalesce(max(rowid), -1) FROM event WHERE kind = 'start' AND node = -1"
+_CAUSE = "SELECT detail FROM event WHERE kind = 'failure' AND node = -1 ORDER BY rowid DESC LIMIT 1"
+_MEMORY = "SELECT pss FROM resource WHERE node = ? ORDER BY rowid DESC LIMIT 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,20 +238,3 @@ class Follower:
         there_s -= seconds_away(records, "virtual_s" if virtual else "wall_s")
         whom = next((name_of(node, records) for node, _ in self._waited_for.most_common(1)), None)
         return (min(1.0, self._idle_s / there_s) if there_s > 0 else None), whom
-
-
-_ROUND = """SELECT round, wall_s, virtual_s, idle_s, waited_for, test_metric,
-                   (SELECT sum(payload_bytes) FROM traffic WHERE traffic.round = round.round AND src = node)
-            FROM round"""
-_NEXT = f"{_ROUND} WHERE round = ? AND node = ?"
-_BEYOND_A_GAP = f"{_ROUND} WHERE round > ? AND node = ? ORDER BY round LIMIT 1"
-
-# Of each client's latest sample: seeks in the index, whose entries of one part come in the order of the rows.
-_WAITING = """
-SELECT total(elapsed_s) FILTER (WHERE part = 'waiting'), total(elapsed_s) FROM work WHERE rowid IN
-    (SELECT (SELECT max(rowid) FROM work WHERE work.node = node.node AND work.part = parts.column1)
-     FROM node, (VALUES ('gradient'), ('maps'), ('exchange'), ('waiting'), ('evaluation'), ('records')) AS parts
-     WHERE role = 'client')"""
-_START = "SELECT coalesce(max(rowid), -1) FROM event WHERE kind = 'start' AND node = -1"
-_CAUSE = "SELECT detail FROM event WHERE kind = 'failure' AND node = -1 ORDER BY rowid DESC LIMIT 1"
-_MEMORY = "SELECT pss FROM resource WHERE node = ? ORDER BY rowid DESC LIMIT 1"

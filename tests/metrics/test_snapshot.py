@@ -122,17 +122,14 @@ def test_a_look_without_time_goes_on_where_the_one_before_stopped(run):
     assert [look.behind for look in looks] == [True, True, True, True, False]
 
 
-def test_a_run_taken_up_again_is_read_anew(run):
+def test_a_run_taken_up_again_is_read_anew_and_how_it_ended_before_is_no_news_to_who_takes_it_up(run):
     assert run.look(0.0, START, node(0), *(done(0, k, metric=0.5) for k in range(8))).completed == (7,)
     with closing(Store(run.folder / "run.sqlite")) as store:
         store.forget_after(3)
         store.write([START])
         store.commit()  # and still in the log
         assert run.follower.look().completed == (3,)
-
-
-def test_how_a_run_ended_before_is_no_news_to_who_takes_it_up(run):
-    run.add(START, node(0), node(1), *(done(0, k) for k in range(8)), event(LAUNCHER, "interrupt"))
+    run.add(node(1), *(done(0, k) for k in range(4, 8)), event(LAUNCHER, "interrupt"))
     follower = Follower(run.folder, anew=True)
     assert follower.look().state == "starting"
     run.add(node(0, pid=200))
