@@ -74,8 +74,7 @@ def test_bytes_are_best_where_they_are_few_and_known_from_one_run_that_has_finis
     assert comparison.marks("flops") == ["", ""]  # where all are equal nobody is
     assert comparison.marks("worst_10") == ["", ""]  # of single runs it is not known how lucky they were
     failed = make_run(config=CONFIG.format(seed=0, gamma=0.3), payload=1, status="failure")
-    groups = [*summarize_all([failed]), *comparison.groups]
-    assert Comparison(groups).marks("payload_bytes") == ["", "", "best"]
+    assert Comparison([*summarize_all([failed]), *comparison.groups]).marks("payload_bytes") == ["", "", "best"]
 
 
 def test_few_groups_stand_side_by_side_with_every_key_and_figure_and_what_it_took_to_reach_a_target(compare):
@@ -176,8 +175,7 @@ def learned(make_run):
 
 def test_a_loss_that_has_grown_a_hundredfold_is_told_and_marked_in_every_table(learned, tmp_path):
     good, bad = learned("dfedu", (2.0, 0.4)), learned("local", (2.0, 5e17))
-    line = "finished, but diverged: test loss 5e+17, 2 at the start"
-    assert (remarks_on(bad), remarks_on(good)) == ([line], [])
+    assert (remarks_on(bad), remarks_on(good)) == (["finished, but diverged: test loss 5e+17, 2 at the start"], [])
     groups = summarize_all([good, bad])
     assert "finished, but diverged" in printed(render_summary(summarize_all([bad])))
     for tables in ([render_summary(groups)], render_comparison(Comparison(groups))):

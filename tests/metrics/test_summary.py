@@ -196,8 +196,7 @@ def test_a_single_run_shows_its_first_figures_and_the_rest_on_request_but_nothin
     (group,) = summarize_all([make_run("bare", config="[measuring]\nenabled = false\n")])
     assert [group.estimate(figure) for figure in ("payload_bytes", "clients_pss", "clients_cpu_s")] == [None] * 3
     assert " 0.00 " not in shown([group], every=True)
-    groups = summarize_all([make_run()])
-    few, every = (shown(groups, every=every).splitlines() for every in (False, True))
+    few, every = (shown(summarize_all([make_run(f"{every}")]), every=every).splitlines() for every in (False, True))
     assert len(few) < 20 < len(every)
     first = [next(at for at, line in enumerate(few) if word in line) for word in ("accuracy", "wire", "PSS", "wall")]
     assert first == sorted(first)

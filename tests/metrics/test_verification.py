@@ -59,8 +59,7 @@ def test_a_connection_agrees_when_records_and_both_ends_say_the_same(folder):
 def test_what_is_off_differs_on_its_direction_alone(folder, without, plus, differing):
     comparison = compare_with_kernel(folder(without=(without,), plus=plus))
     assert [tuple(one) for one in comparison.differing] == differing
-    loose = () if plus else ("0 -> ? (127.0.0.1:5000 to 127.0.0.1:4001)",)
-    assert comparison.loose_ends == loose
+    assert comparison.loose_ends == (() if plus else ("0 -> ? (127.0.0.1:5000 to 127.0.0.1:4001)",))
 
 
 def test_complaints_name_the_run_and_the_connections(folder):
