@@ -88,8 +88,7 @@ def run(
     """Start the clients, let them learn, and show what it came to.
 
     A file with compare tables describes several runs; they go one after the other and end in one table. The same
-    command with the same --out goes on where it was: finished runs are kept.
-    """
+    command with the same --out goes on where it was: finished runs are kept."""
 
 
 @_command("runs")
@@ -108,8 +107,7 @@ def sweep(
     """Run all combinations of values, each with a number of seeds.
 
     What is shown are means with standard errors over seeds. The same command with the same --out goes on
-    where it was: finished runs are kept.
-    """
+    where it was: finished runs are kept."""
 
 
 @_command("runs")
@@ -121,8 +119,7 @@ def plan(
 ) -> None:
     """Show the timeline of a scenario before anything is run.
 
-    A file with compare tables describes several runs; they are shown one after the other.
-    """
+    A file with compare tables describes several runs; they are shown one after the other."""
 
 
 @_command("runs")
@@ -154,8 +151,7 @@ def summary(
 ) -> None:
     """Show what finished (or running) runs came to. A folder of several runs stands for all of them.
 
-    Finished runs that differ only in seed and name are one line: means, with standard errors over runs.
-    """
+    Finished runs that differ only in seed and name are one line: means, with standard errors over runs."""
 
 
 @_command("results")
@@ -166,8 +162,7 @@ def compare(
 ) -> None:
     """Show runs side by side: what differs, who is best in what.
 
-    A folder of several runs stands for all of them. Finished runs that differ only in seed and name are one.
-    """
+    A folder of several runs stands for all of them. Finished runs that differ only in seed and name are one."""
 
 
 @_command("results")
@@ -179,8 +174,7 @@ def report(
     """Write one HTML page of what runs came to.
 
     It shows curves, costs, graphs, maps, waiting, events and the configuration. A folder of several runs stands for
-    all of them; runs that differ only in their seed are one method.
-    """
+    all of them; runs that differ only in their seed are one method."""
 
 
 @_command("results")
@@ -191,8 +185,7 @@ def export(
 ) -> None:
     """Write the tables of a run as files, for other programs.
 
-    Of a folder of several runs each file holds all of them, with a column for each key in which they differ.
-    """
+    Of a folder of several runs each file holds all of them, with a column for each key in which they differ."""
 
 
 @_command("runs")
@@ -210,8 +203,7 @@ def reproduce(
     """Run a published table or figure again, beside the paper's.
 
     Our figures are printed beside those of the paper. Interrupted, it goes on where it was: the same
-    command takes finished runs as they are.
-    """
+    command takes finished runs as they are."""
 
 
 @_command("verify")
@@ -258,8 +250,7 @@ def train_encoder(
 ) -> None:
     """Train an encoder on the images of [data], and save it for algorithm.encoder of FLT.
 
-    With --set data.dataset=... it learns from another data set than that of the run.
-    """
+    With --set data.dataset=... it learns from another data set than that of the run."""
     from .config.files import load
     from .prepare import preparation
 

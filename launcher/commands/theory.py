@@ -65,7 +65,6 @@ class TheoryCheck:
 
 
 def theory(folder: Path) -> int:
-    """Returns the exit code: 1 where the bound is broken."""
     check = check_theorem(folder)
     curved, fixed = "unknown, no edges on record", "0: the maps are fixed; the bound is that of the models' steps alone"
     if check.curved_limit is not None:
@@ -168,8 +167,7 @@ def _suitable(run_folder: Path) -> RunConfig:
         "training.momentum": config.training.momentum == 0,
         "model.kind": config.model.kind in ("logistic", "linear") and not config.model.mix,
     }
-    if not all(needs.values()):
-        wrong = ", ".join(key for key, suits in needs.items() if not suits)
+    if wrong := ", ".join(key for key, suits in needs.items() if not suits):
         raise ConfigError(
             f"{run_folder}: Theorem 1 does not speak of this run, because of {wrong}; "
             "it needs sheaf-fmtl or dfedu, fixed objective, full gradients without momentum, a logistic or linear model"

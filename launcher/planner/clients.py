@@ -75,7 +75,6 @@ class Client:
         self.life: Iterator[None] = iter(())  # what its present incarnation still has to do
         self.wait: PendingWait | None = None
         self.here = True
-        self.gone_since = math.inf
         self.back_from_round: int | None = None  # a restart that waits for its neighbours to get to this round
         self.is_answered = scenario.star is not None and number < scenario.learners  # it is a server's client
         self.listens_in = 0  # with a server, the first round of one that is back or late: it only gets the answer

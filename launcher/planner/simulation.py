@@ -51,7 +51,7 @@ class _Simulation:
             if not late:
                 self._begin(client)
                 continue
-            client.here, client.gone_since, self.synchronous = False, -math.inf, False
+            client.here, self.synchronous = False, False
             client.incarnations.clear()
             client.back_from_round = late[0].at_round
             if late[0].at_s is not None:
@@ -243,7 +243,7 @@ class _Simulation:
         if other.here:
             sends = client.round >= other.incarnations[-1].first and client.round != other.listens_in
             return math.inf if sends and other.round <= self.scenario.rounds else self.now
-        return max(self.now, other.gone_since + self.scenario.notice_s)
+        return max([self.now, *(each.end_s + self.scenario.notice_s for each in other.incarnations[-1:])])
 
     def _plan_end(self, client: Client, wait: PendingWait) -> None:
         """Sets down when the wait ends, once all it waits for is known."""
@@ -270,7 +270,7 @@ class _Simulation:
     def _end(self, client: Client, fault: Fault) -> None:
         client.ends.remove(fault)
         present, now = client.incarnations[-1], self.now
-        client.here, client.gone_since, self.synchronous = False, now, False
+        client.here, self.synchronous = False, False
         present.last, present.end_s = client.round - 1, now
         present.ending = "crash" if fault.kind == "crash" else "leave"
         self.events.append((now, client.number, fault.kind, f"before round {client.round}"))
@@ -295,7 +295,7 @@ class _Simulation:
         every = self.scenario.checkpoint_every
         written = [n for each in earlier for n in range(each.first, each.last + 1) if every and n % every == 0]
         state = max(written, default=0 if earlier and earlier[0].first == 1 else None)  # None: it came late
-        client.round, client.here, client.gone_since = round, True, math.inf
+        client.round, client.here = round, True
         client.listens_in = round if client.is_answered and round > 1 and state != round - 1 else 0
         client.forget(self.scenario.phases)
         detail = f"from round {round}" + (f", with the state of round {state}" if state is not None else "")
