@@ -14,8 +14,8 @@ import numpy as np
 from common import options, write, write_csv
 
 from sheafgossip.launcher.config.sections import RunConfig, validate
-from sheafgossip.launcher.run.earlier import PlannedRun, configuration, has_diverged
-from sheafgossip.launcher.studies.runner import Finished, Observer, run_missing
+from sheafgossip.launcher.run.earlier import PlannedRun, begin_anew, configuration, has_diverged, missing_of
+from sheafgossip.launcher.studies.runner import Finished, Observer, run_each
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.summary import summarize
 
@@ -65,8 +65,8 @@ def run_several(wanted: Mapping[Path, RunConfig], *, may_diverge: bool = False) 
     for folder, config in wanted.items():
         if folder.exists() and configuration(folder) != config:
             shutil.rmtree(folder)
-    runs = [PlannedRun(config, folder) for folder, config in wanted.items()]
-    for done in run_missing(runs, _Names(), accept_diverged=may_diverge):
+    runs = missing_of([PlannedRun(config, folder) for folder, config in wanted.items()], accept_diverged=may_diverge)
+    for done in run_each(begin_anew(runs), _Names()):
         folder, outcome = done.prepared.folder, done.outcome
         if outcome.status == "interrupt" or (
             outcome.status == "failure" and not (may_diverge and has_diverged(folder))

@@ -31,7 +31,7 @@ from ..run.folder import relative
 from ..run.run import Outcome
 from ..studies import reproduction
 from ..studies.folders import begun_folder, names_of, new_folder, planned_in
-from ..studies.runner import Finished, Means, Observer, resume as take_up, run_each, run_missing
+from ..studies.runner import Finished, Means, Observer, resume as take_up, run_each
 from ..studies.sweep import Ended, alone_in, parse_grids, plan as plan_sweep, prepare, run_in_jobs
 from .results import show_comparison
 
@@ -54,8 +54,7 @@ def run(file: Path, overrides: Words, out: Path | None, quiet: bool, plain: bool
         runs = planned_in(root, configs)
         folders = [run.folder for run in runs]
         if before:
-            runs = missing_of(runs)
-            begin_anew(runs)
+            runs = begin_anew(missing_of(runs))
             display.tell(f"{len(folders) - len(runs)} of {len(folders)} runs finished before")
         ended = run_each(runs, _Follower(display, folders), how)
     not_begun = {run.folder for run in runs} - {result.prepared.folder for result in ended}
@@ -243,9 +242,9 @@ def reproduce(
     changed = [*(overrides or ()), *([f"rounds={rounds}"] if rounds else [])]
     parts, left_out = reproduction.with_data(what, reproduction.parts_of(what, overrides=changed, **size))
     runs = {part.stem: reproduction.planned(part, seeds, out.resolve()) for part in parts}
+    missing = begin_anew(missing_of([run for each in runs.values() for run in each], accept_diverged=True))
     with Display(quiet=quiet) as display:
-        follower = _OneByOne(display)
-        ended = run_missing([run for each in runs.values() for run in each], follower, accept_diverged=True)
+        ended = run_each(missing, _OneByOne(display))
     code = tell((each.prepared.folder, each.outcome, each.prepared.config.label) for each in ended)
     if code == _INTERRUPTED:
         say("the same command goes on with the runs that are left", err=True)

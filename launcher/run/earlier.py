@@ -1,7 +1,7 @@
 """Runs from before: how far each is, and how one is taken up, from the last round of which all is there and sound, or
 given more rounds than it began with, from where it can go on as if it had had them from the start."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -56,11 +56,12 @@ def missing_of(runs: Sequence[PlannedRun], *, accept_diverged: bool = False) -> 
     return missing
 
 
-def begin_anew(runs: Iterable[PlannedRun]) -> None:
+def begin_anew(runs: list[PlannedRun]) -> list[PlannedRun]:
     """Removes what is there of runs without a checkpoint. Raises RunFolderError."""
     for run in runs:
         if not run.has_checkpoint:
             clear(run.folder)
+    return runs
 
 
 def clear(folder: Path) -> None:

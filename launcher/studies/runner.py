@@ -56,19 +56,12 @@ class Observer:
         pass
 
 
-def run_missing(
-    runs: Sequence[PlannedRun], observer: Observer = Observer(), *, accept_diverged: bool = False
-) -> list[Finished]:
-    """As ``run_each``, of those that have not finished. Raises, and removes nothing, where ``missing_of`` does."""
-    missing = earlier.missing_of(runs, accept_diverged=accept_diverged)
-    earlier.begin_anew(missing)
-    return run_each(missing, observer) if missing else []
-
-
 def run_each(runs: Sequence[PlannedRun], observer: Observer = Observer(), means: Means = Means()) -> list[Finished]:
     """Prepares every run in its folder, or takes it up from its checkpoint, and runs them in turn, also where one
     fails. Raises ConfigError, RunFolderError before any has started, also where memory is too small, unless forced."""
     finished: list[Finished] = []
+    if not runs:
+        return finished
     with ExitStack() as stack:
         claims = [stack.enter_context(_claim(run.folder)) for run in runs]
         engine = stack.enter_context(means.open(run.config for run in runs))

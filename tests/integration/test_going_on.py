@@ -6,10 +6,9 @@ import pytest
 from pandas import read_csv
 
 import foreign
-import sheafgossip.launcher.commands.runs  # before a test replaces what it imports
 from runs import Going, RunFolder, assert_same_states, command, run_here, small
+from sheafgossip.launcher.commands import runs as commands
 from sheafgossip.launcher.config.files import load
-from sheafgossip.launcher.studies import runner
 from sheafgossip.launcher.studies.sweep import parse_grids, plan
 
 ALGORITHMS = {"first": "local", "second": "d-psgd", "third": "dfedu"}
@@ -123,7 +122,7 @@ def again(monkeypatch):
 
     def again(out, what, *options):
         started = []
-        monkeypatch.setattr(runner, "run_each", lambda runs, *_: started.extend(run.folder for run in runs) or [])
+        monkeypatch.setattr(commands, "run_each", lambda runs, *_: started.extend(run.folder for run in runs) or [])
         printed = sheafgossip("reproduce", what, *SMALLEST, "--out", out, *options)
         return printed, [folder.name for folder in started]
 
