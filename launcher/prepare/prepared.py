@@ -129,6 +129,9 @@ def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
     numbers = algorithm.cost(assignment).numbers + 4 * architecture.size + incoming  # theta, gradient, copies
     if "top-k" in (assignment.transport.codec, assignment.transport.between):
         numbers += incoming  # as much as was left out
+    if assignment.checkpoints.save_maps and algorithm.traits.has_maps:  # all at once, and what the last is made from
+        rows = [link.sends[0] - sum(link.exact[:1]) for link in links_of(assignment).values()]
+        numbers += (sum(rows) + 2 * max(rows, default=0)) * architecture.size
     if plan:
         numbers += _of_messages(assignment, plan)
     total = OF_A_CLIENT + OF_PAGE_TABLES + OF_A_LINK * links

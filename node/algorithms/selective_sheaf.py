@@ -30,7 +30,7 @@ from ..maps import shared_rows, shared_transform
 from ..model.architecture import Architecture
 from ..stored_maps import StoredMaps
 from .base import Algorithm, Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Traits, Vector
-from .sheaf_fmtl import OF_A_TRANSFORM, cost_of_saving, descend, norm, shared_size
+from .sheaf_fmtl import OF_A_TRANSFORM, descend, norm, shared_size
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ class SelectiveSheaf(Algorithm):
 
     def cost(self, own: Assignment) -> Cost:
         d_i = own.architecture.size
-        rows = [shared_size(self.gamma, d_i, peer.parameters) for peer in own.neighbours]
-        return Cost(OF_A_TRANSFORM * d_i + 2 * sum(rows) + cost_of_saving(own, rows))
+        rows = sum(shared_size(self.gamma, d_i, peer.parameters) for peer in own.neighbours)
+        return Cost(OF_A_TRANSFORM * d_i + 2 * rows)
 
 
 def block_sizes(blocks: Literal["whole", "head"], architecture: Architecture) -> tuple[int, ...]:

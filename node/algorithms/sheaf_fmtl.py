@@ -139,9 +139,6 @@ class DFedU(SheafAlgorithm):
         a = {j: peer.weight if self.weights == "mixing" else 1.0 for j, peer in neighbours.items()}
         return FixedMaps(theta.size, dict.fromkeys(a, slice(None)), a)
 
-    def cost(self, own: Assignment) -> Cost:
-        return Cost(cost_of_saving(own, [own.architecture.size] * len(own.neighbours)))  # they are not stored
-
 
 @dataclass(frozen=True)
 class SheafFMTL(SheafAlgorithm):
@@ -269,14 +266,14 @@ class SheafFMTL(SheafAlgorithm):
     def cost(self, own: Assignment) -> Cost:
         d_i, rounds = own.architecture.size, own.run.rounds
         rows = [self._rows(d_i, peer.parameters, peer.facts) for peer in own.neighbours]
-        saving, dense = cost_of_saving(own, rows), sum(rows) * d_i
+        dense = sum(rows) * d_i
         if own.role == "server":
-            return Cost(saving)
+            return Cost()
         if self.eta and self.storage == "dense":
-            return Cost(saving + dense)
+            return Cost(dense)
         start = OF_A_TRANSFORM * d_i if self.start in ("orthogonal", "shared", "selection") else dense
         history = min(rounds, self.rank_cap or rounds) * (d_i + sum(rows)) if self.eta else 0
-        return Cost(saving + start + (min(history, dense) if self.storage == "auto" else history))
+        return Cost(start + (min(history, dense) if self.storage == "auto" else history))
 
 
 def norm(vector: np.ndarray) -> float:
@@ -286,11 +283,6 @@ def norm(vector: np.ndarray) -> float:
 def shared_size(gamma: float, d_i: int, d_j: int) -> int:
     """Returns d_ij, the same at both ends of an edge."""
     return max(1, math.floor(gamma * min(d_i, d_j) + 1e-9))  # 0.29 * 100 is 28.999999999999996
-
-
-def cost_of_saving(own: Assignment, rows: Sequence[int]) -> int:
-    """Returns the numbers of all maps at once, as checkpoints take them, and of what the last one is made from."""
-    return (sum(rows) + 2 * max(rows, default=0)) * own.architecture.size if own.checkpoints.save_maps else 0
 
 
 def common_coordinates(run: RunFacts, i: int, j: int) -> tuple[int, ...]:
