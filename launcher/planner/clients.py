@@ -72,7 +72,7 @@ class Client:
         self.ends = [fault for fault in scenario.of_kind("crash", "leave") if number in fault.clients]  # still to come
         self.round = 1
         self.begun = 0  # the last round that it has begun
-        self.life: Iterator[None] = iter(())  # what its present incarnation still has to do
+        self.steps: Iterator[None] = iter(())  # what its present incarnation still has to do
         self.wait: PendingWait | None = None
         self.here = True
         self.back_from_round: int | None = None  # a restart that waits for its neighbours to get to this round

@@ -93,13 +93,13 @@ class _Simulation:
     # -- what a client does --------------------------------------------------------------------------------------------
 
     def _begin(self, client: Client) -> None:
-        client.life = self._live(client)
+        client.steps = self._rounds(client)
         self._at(self.now, _STEP, client, self._go_on)
 
     def _go_on(self, client: Client) -> None:
-        next(client.life, None)
+        next(client.steps, None)
 
-    def _live(self, client: Client) -> _Steps:
+    def _rounds(self, client: Client) -> _Steps:
         while client.round <= self.scenario.rounds:
             for fault in client.ends:
                 if fault.is_due(client.round, self.now):

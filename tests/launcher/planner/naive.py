@@ -1,4 +1,4 @@
-"""A second simulation of scenarios, slow and plain: at every moment everyone is asked anew whether he can go on."""
+"""A second simulation of scenarios, slow and plain: at every moment every client is asked anew whether it can go on."""
 
 import math
 from collections import defaultdict
@@ -34,7 +34,7 @@ class Peer:
         self.back_from = self.joins.at_round if self.joins else None
         self.round, self.begun, self.listens_in, self.uplink_free = 1, 0, 0, 0.0
         self.mail: defaultdict[int, list[SentMessage]] = defaultdict(list)  # from each neighbour to this incarnation
-        self.life: Steps = iter(())
+        self.steps: Steps = iter(())
         self.can_go_on: Callable[[], bool] = lambda: self.here
         self.silent: list[int] = []  # whom it waits for
 
@@ -62,7 +62,7 @@ class Naive:
         joins = [(peer.joins.at_s, peer.number) for peer in self.peers if peer.joins and peer.joins.at_s is not None]
         self.returns = [(self.moment(at_s), number) for at_s, number in joins]
         for peer in self.peers:
-            peer.life = self.live(peer)
+            peer.steps = self.rounds_of(peer)
         self.play()
         self.tell_of_uses()
 
@@ -77,7 +77,7 @@ class Naive:
                 self.returns.remove(due)
                 self.come_back(self.peers[due[1]], None)
             elif able:
-                able[0].can_go_on = next(able[0].life, lambda: False)
+                able[0].can_go_on = next(able[0].steps, lambda: False)
             elif self.moments:
                 self.now = heappop(self.moments)
             else:
@@ -93,7 +93,7 @@ class Naive:
 
     # -- what a client does --------------------------------------------------------------------------------------------
 
-    def live(self, me: Peer) -> Steps:
+    def rounds_of(self, me: Peer) -> Steps:
         while me.round <= self.scenario.rounds:
             if fault := next((fault for fault in me.ends if fault.is_due(me.round, self.now)), None):
                 self.end(me, fault)
@@ -250,7 +250,7 @@ class Naive:
         told = f", with the state of round {state}" if state is not None else ""
         self.events.append((self.now, me.number, "restart" if before else "join", f"from round {first}{told}"))
         before.append(Incarnation(len(before) + 1, first, self.now, first - 1, state_round=state))
-        me.life, me.can_go_on = self.live(me), lambda: True
+        me.steps, me.can_go_on = self.rounds_of(me), lambda: True
 
     # -- what follows --------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from .scenarios import scenario_of, small, small_star
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=400)
 @given(st.randoms(use_true_random=False))
-def test_every_plan_is_that_of_a_simulation_that_asks_everyone_at_every_moment(rng: random.Random):
+def test_every_plan_is_that_of_a_simulation_that_asks_every_client_at_every_moment(rng: random.Random):
     calm, server = rng.random() < 0.2, rng.random() < 0.4
     scenario = scenario_of(rng, calm=calm, server=server, deadlines=[0.5, 3, 30, math.inf])
     naive = Naive(scenario)
@@ -91,7 +91,7 @@ def test_a_straggler_misses_the_deadline_and_comes_back_where_the_server_is():
 def test_a_client_that_comes_back_only_listens_at_first():
     crash = Fault("crash", clients=(0,), at_round=3, restart_after=2)
     plan = simulate(small_star(2, step_s=1.0, faults=(crash,)))
-    assert [(life.first, life.last) for life in plan.incarnations[0]] == [(1, 2), (5, 7)]
+    assert [(each.first, each.last) for each in plan.incarnations[0]] == [(1, 2), (5, 7)]
     assert plan.schedules[0].compute.tolist() == pytest.approx([1, 1, math.nan, math.nan, math.nan, 1, 1], nan_ok=True)
     assert plan.schedules[0].uses[:, 0, 0].tolist() == [1, 2, 0, 0, 5, 6, 7]
     assert plan.schedules[2].uses[:, 0, 0].tolist() == [1, 2, 0, 0, 0, 6, 7]
