@@ -43,7 +43,6 @@ class Sequences:
         self._ahead: set[int] = set()
 
     def accept(self, sequence: int) -> bool:
-        """Returns whether this number is new."""
         if sequence < self._next or sequence in self._ahead:
             return False
         self._ahead.add(sequence)

@@ -88,7 +88,6 @@ class Group:
         return f"{self.name} ({remarks})" if remarks else self.name
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns plain values that JSON can carry."""
         figures = {name: self.estimate(name) for name in AVERAGED}
         errors = {name: found.standard_error if found else math.nan for name, found in figures.items()}
         about: dict[str, Any] = {"name": self.name, "algorithm": self.run.algorithm, "metric": self.run.metric}
@@ -328,8 +327,7 @@ def _side_by_side(comparison: Comparison, columns: "Mapping[str, Sequence[Text]]
         table = new_table()
         table.add_column("", no_wrap=True)
         for group in groups[shown]:
-            name = group.label + "  "
-            table.add_column(name, justify="right", vertical="bottom", overflow="fold", max_width=_WIDEST)
+            table.add_column(f"{group.label}  ", justify="right", vertical="bottom", overflow="fold", max_width=_WIDEST)
         for title, texts in rows.items():
             table.add_row(title, *texts[shown], end_section=bool(keys) and title == keys[-1])
         tables.append(table)

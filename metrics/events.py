@@ -65,12 +65,11 @@ def divergence_of(records: sqlite3.Connection, metric: str) -> Divergence | None
             if end > _GROWN * start > 0:
                 return Divergence("diverged", f"{name} loss {end:.3g}, {start:.3g} at the start")
             grown |= end > start
-    lost, ours, constant = records.execute(
-        "SELECT (SELECT count(*) FROM round WHERE round = (SELECT max(round) FROM round) AND round > 0"
-        f" AND {clients} AND test_loss IS NULL AND node IN (SELECT node FROM round WHERE test_loss IS NOT NULL)),"
-        f" (SELECT avg(test_metric) FROM last_test_metric WHERE {clients}),"
-        f" (SELECT max(value) FROM meta WHERE key = '{CONSTANT_METRIC}')"
-    ).fetchone()
+    query = f"""SELECT (SELECT count(*) FROM round WHERE round = (SELECT max(round) FROM round) AND round > 0
+        AND {clients} AND test_loss IS NULL AND node IN (SELECT node FROM round WHERE test_loss IS NOT NULL)),
+        (SELECT avg(test_metric) FROM last_test_metric WHERE {clients}),
+        (SELECT max(value) FROM meta WHERE key = '{CONSTANT_METRIC}')"""
+    lost, ours, constant = records.execute(query).fetchone()
     if lost:  # after the last round, in which all evaluate
         return Divergence("diverged", f"the test loss of {lost} clients is not a number")
     try:

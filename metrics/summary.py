@@ -206,12 +206,10 @@ def _traffic(records: sqlite3.Connection, rows: str) -> TrafficTotal:
 
 
 def _memory(records: sqlite3.Connection) -> MemoryTotal:
-    latest = records.execute(
-        "SELECT coalesce(role = 'client', 0), pss, top, uss, theta_bytes, map_bytes, history_bytes, buffer_bytes"
-        " FROM resource"
-        " JOIN (SELECT max(rowid) AS id, max(peak_rss) AS top FROM resource GROUP BY node) ON resource.rowid = id"
-        " LEFT JOIN node USING (node)"
-    ).fetchall()
+    query = """SELECT coalesce(role = 'client', 0), pss, top, uss, theta_bytes, map_bytes, history_bytes, buffer_bytes
+        FROM resource JOIN (SELECT max(rowid) AS id, max(peak_rss) AS top FROM resource GROUP BY node)
+        ON resource.rowid = id LEFT JOIN node USING (node)"""
+    latest = records.execute(query).fetchall()
     clients, others = ([row for role, *row in latest if role == client] for client in (1, 0))
     pss, top, uss, *state = zip(*clients, strict=True) if clients else [(0,)] * 7
     other_pss, other_top, *_ = zip(*others, strict=True) if others else [(0,)] * 7
@@ -222,12 +220,10 @@ def bytes_to_reach(run_folder: Path | str, target: float) -> Reached | None:
     """Returns None if the mean test metric was never as good as ``target``. Only rounds that every client has evaluated
     count, apart from clients that were away, or gone for good. Raises RunFolderError."""
     with open_records(run_folder) as records:
-        row = records.execute(
-            "SELECT round, payload_bytes, message_bytes, wire_bytes, wall_s"
-            " FROM round_cumulative JOIN (SELECT round, clients FROM round_total) USING (round)"
-            f" WHERE mean_test_metric {_good(records)} ? AND evaluated = clients AND round <= ? ORDER BY round LIMIT 1",
-            (target, completed_rounds(records, gone_clients(records))),
-        ).fetchone()
+        query = f"""SELECT round, payload_bytes, message_bytes, wire_bytes, wall_s
+            FROM round_cumulative JOIN (SELECT round, clients FROM round_total) USING (round)
+            WHERE mean_test_metric {_good(records)} ? AND evaluated = clients AND round <= ? ORDER BY round LIMIT 1"""
+        row = records.execute(query, (target, completed_rounds(records, gone_clients(records)))).fetchone()
     return Reached(*row) if row else None
 
 
@@ -235,18 +231,14 @@ def virtual_time_to_reach(run_folder: Path | str, target: float) -> ReachedVirtu
     """Does the same with the mean that view virtual_progress has at each moment: over the clients, each with its latest
     evaluation so far. None also where the run has no virtual time. Raises RunFolderError."""
     with open_records(run_folder) as records:
-        row = records.execute(
-            f"SELECT virtual_s FROM virtual_progress WHERE mean_test_metric {_good(records)} ?"
-            " AND evaluated >= (SELECT count(*) FROM round WHERE round = 0) ORDER BY virtual_s LIMIT 1",
-            (target,),
-        ).fetchone()
+        query = f"""SELECT virtual_s FROM virtual_progress WHERE mean_test_metric {_good(records)} ?
+            AND evaluated >= (SELECT count(*) FROM round WHERE round = 0) ORDER BY virtual_s LIMIT 1"""
+        row = records.execute(query, (target,)).fetchone()
         if row is None:
             return None
-        sent = records.execute(
-            "SELECT total(payload_bytes), total(message_bytes), total(wire_bytes) FROM traffic"
-            " JOIN round ON round.node = src AND round.round = traffic.round WHERE virtual_s <= ?",
-            row,
-        ).fetchone()
+        query = """SELECT total(payload_bytes), total(message_bytes), total(wire_bytes) FROM traffic
+            JOIN round ON round.node = src AND round.round = traffic.round WHERE virtual_s <= ?"""
+        sent = records.execute(query, row).fetchone()
     return ReachedVirtually(row[0], *map(int, sent))
 
 

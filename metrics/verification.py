@@ -15,11 +15,9 @@ _BAD = "✗"
 
 
 class Direction(NamedTuple):
-    """One direction of a connection, in wire bytes."""
-
     src: int
     dst: int
-    counted: int  # as recorded by src
+    counted: int  # wire bytes as recorded by src
     sent: int | None  # as the kernel counted at src; None: that end has no counter in the records
     received: int | None  # at dst
 
@@ -32,10 +30,8 @@ class Direction(NamedTuple):
 
 
 class ByteCheck(NamedTuple):
-    """All directions of a run's connections, by src and dst, and the ends of which no client has the other, as text."""
-
-    directions: tuple[Direction, ...]
-    loose_ends: tuple[str, ...]
+    directions: tuple[Direction, ...]  # of all connections of a run, by src and dst
+    loose_ends: tuple[str, ...]  # of which no client has the other
 
     @property
     def differing(self) -> tuple[Direction, ...]:

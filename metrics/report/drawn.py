@@ -90,7 +90,6 @@ class Drawn:
         self.figure.set_layout_engine(None)
 
     def save(self, folder: Path) -> list[Path]:
-        """Writes the figure in every format, and its data as CSV."""
         files = [folder / f"{self.name}.{ending}" for ending in ("csv", *_OPTIONS)]
         self.data.to_csv(files[0], index=False, float_format="%.8g")
         for file, options in zip(files[1:], _OPTIONS.values(), strict=True):

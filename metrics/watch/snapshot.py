@@ -109,8 +109,7 @@ class Follower:
         self._measured: bool = config.get("measuring", {}).get("enabled", True)
         with open_records(self._folder, check=TABLES) as records:
             self._ignored: int = records.execute(_START).fetchone()[0] if anew else -1
-            # clients of an earlier start, by number and process
-            self._before = set(records.execute("SELECT node, pid FROM node")) if anew else set()
+            self._before = set(records.execute("SELECT node, pid FROM node")) if anew else set()  # processes by then
         self._forget(-1)
 
     def _forget(self, start: int) -> None:
