@@ -19,10 +19,11 @@ from common import new_folder, options, spread, table, write
 
 from sheafgossip.topology.generators import TopologySpec, draw
 from sheafgossip.transport.channel import Channel, Channels
-from sheafgossip.transport.clock import Clock, Peers
+from sheafgossip.transport.clock import Clock
 from sheafgossip.transport.connections import Options
 from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, Place
 from sheafgossip.transport.endpoint import Endpoint
+from sheafgossip.transport.peers import Peers
 
 FORK = multiprocessing.get_context("fork")
 CLIENTS, P, SECONDS = 40, 0.15, 4.0

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from ..topology.section import Count, Index, Needs, NotNegative, Positive, Read, Section
-from ..transport.channel import CodecName
+from ..transport.codecs import CodecName
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,5 @@
-"""A client's neighbours as its algorithm sees them; which messages it sends and uses in a round, and what it waits for:
-without a scenario the round's own; with one, clock_planned.py and clock_wall.py say."""
+"""Which messages a client sends and uses in a round, and what it waits for: without a scenario the round's own; with
+one, clock_planned.py and clock_wall.py say."""
 
 import math
 import time
@@ -16,7 +16,6 @@ from .stopwatch import parts_of
 from .wire import Rejected
 
 Key = tuple[int, int, int]  # sender, round and phase of a message
-Vectors = Mapping[int, np.ndarray]  # {neighbour: vector}
 
 CONFIRMATION: Final = "confirmation"  # messages that carry no vector but tell what was taken, or that one is quiet
 EVALUATION: Final = "evaluation"  # messages for evaluation only
@@ -193,89 +192,3 @@ class Clock:
 
 def silence_of(nodes: Iterable[int], clock: Clock) -> str:
     return f"client {names_of(nodes)} sent nothing for {clock.timeout:g} s in round {clock.round}"
-
-
-class Exchanged(NamedTuple):
-    round: int
-    sent: dict[int, Traffic]  # with each neighbour that something was sent to
-    used: Sequence[Use]  # where a scenario decides that
-
-
-class Peers:
-    """Sends to and receives from one client's neighbours. Within a round the k-th message from i to j has phase k. The
-    clock says which messages are sent, and which are used; a message whose round or phase lies behind, or whose vector
-    is not the one that the channel announces, is dropped and counted."""
-
-    def __init__(self, clock: Clock):
-        self.clock = clock
-        self.neighbours = clock.neighbours
-        self.left_out, self.lacks_answer = clock.left_out, clock.lacks_answer
-        self.state, self.load, self.memory_bytes = clock.state, clock.load, clock.memory_bytes
-        self._channels = clock.channels
-        self._stopwatch = clock.endpoint.stopwatch
-
-    @property
-    def round(self) -> int:
-        return self.clock.round
-
-    def exchange(
-        self, vectors: Vectors, senders: Collection[int] | None = None, *, quiet: Collection[int] = ()
-    ) -> dict[int, np.ndarray]:
-        """Sends each of these neighbours its vector, then waits for one from each of them, or of the ``senders``. Those
-        that the run's scenario leaves out are missing from the result. ``quiet`` are those that get none, and of whom
-        none is expected, which they know; where a scenario may have them know something else they are told, and may be
-        heard all the same. Raises NeighbourTimeout."""
-        with self._stopwatch.during("exchange"):
-            self._send(vectors)
-            heard = {*(vectors if senders is None else senders), *self.clock.tell_quiet(quiet)}
-            return self.clock.receive([node for node in self.neighbours if node in heard])
-
-    def send(self, vectors: Vectors) -> None:
-        with self._stopwatch.during("exchange"):
-            self._send(vectors)
-
-    def _send(self, vectors: Vectors, *, shown: bool = False) -> None:
-        """What is ``shown`` is encoded as the round's last message, and sent as one more."""
-        clock, round = self.clock, self.clock.round
-        copies_to = clock.clear_to_show if shown else clock.clear_to_send
-        shared: dict[tuple[int, int, int], tuple[Tensors, list[int]]] = {}  # one vector for many is copied once
-        for node, vector in vectors.items():
-            phase = len(self._channels[node].sent_in(round)) if shown else clock.sent[node]
-            tensors = self._channels.encode(node, round, phase - shown, vector)
-            clock.sent[node] += not shown
-            for copy in range(copies_to(node, phase, tensors)):
-                shared.setdefault((id(tensors[0]), phase, copy), (tensors, []))[1].append(node)
-        for (_, phase, _copy), (tensors, nodes) in shared.items():
-            clock.endpoint.send(nodes, round, phase, tensors, EVALUATION if shown else "")
-
-    def receive(self, senders: Sequence[int] | None = None, *, bounded: bool = True) -> dict[int, np.ndarray]:
-        """{neighbour: its next vector of this round} of ``senders``, by default of all neighbours; read-only arrays.
-        ``bounded``: by the deadline of the run's scenario. Raises NeighbourTimeout."""
-        with self._stopwatch.during("exchange"):
-            return self.clock.receive(self.neighbours if senders is None else senders, bounded=bounded)
-
-    def as_heard(self, vectors: Vectors) -> Vectors:
-        """The vectors that are sent next, as neighbours will get them; not for codecs that leave out entries."""
-        round, sent = self.round, self.clock.sent
-        return {node: self._channels.as_heard(node, round, sent[node], vector) for node, vector in vectors.items()}
-
-    def show(self, vectors: Vectors) -> None:
-        """Sends clients the answers of this round that they lack, for evaluation only: this is no traffic of it."""
-        with self._stopwatch.during("evaluation"):
-            self._send(vectors, shown=True)
-
-    def shown(self, node: int) -> np.ndarray | None:
-        """The server's answer of this round, once it has been shown; None: it will not be. Raises NeighbourTimeout."""
-        with self._stopwatch.during("evaluation"):
-            return self.clock.take_shown(node, len(self._channels[node].received_in(self.round)))
-
-    def next_round(self) -> Exchanged:
-        """Closes the current round, opens the next; returns what was exchanged in the one closed."""
-        sent = self.clock.endpoint.sent.pop("", {})
-        return Exchanged(self.round, dict(sorted(sent.items())), self.clock.next_round())
-
-    def rejected(self) -> dict[str, int]:
-        """{reason: messages dropped since the last call}"""
-        rejected = dict(self.clock.endpoint.rejected)
-        self.clock.endpoint.rejected.clear()
-        return rejected

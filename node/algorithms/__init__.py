@@ -2,15 +2,18 @@
 
 from collections.abc import Iterable
 
-from ...transport.channel import Channel, codec
+from ...transport.channel import Channel
+from ...transport.codecs import codec
 from ..assignment import Assignment, Neighbour
 from ..model.architecture import LINEAR
 from .base import Algorithm, Edge
 from .flt import FLT
 from .gossip import D2, DPSGD, GradientTracking, Local, Pairwise, PushSum
+from .hypernetworks import GHN, SHN, PFedHN
 from .selective_sheaf import SelectiveSheaf
-from .server import GHN, SHN, Ditto, FedAvg, PerFedAvg, PFedHN, PFedMe
-from .shared_layers import FedAvgC, FedSAK, SFMTLGraph
+from .server import Ditto, FedAvg, PerFedAvg, PFedMe
+from .sfmtl_graph import SFMTLGraph
+from .shared_layers import FedAvgC, FedSAK
 from .sheaf_fmtl import DFedU, SheafFMTL
 
 ALGORITHMS: dict[str, type[Algorithm]] = {

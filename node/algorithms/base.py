@@ -10,7 +10,7 @@ import numpy as np
 
 from ...topology import Graph, GraphSequence
 from ...topology.errors import UserError
-from ...transport.clock import Peers
+from ...transport.peers import Peers
 from ..assignment import Assignment
 from ..client import Client
 from ..maps import Maps

@@ -10,8 +10,9 @@ from torch import Tensor
 from ...topology.randomness import generator
 from ..model.networks import Adam
 from .base import Client, State
-from .server import GHN, SHN, PFedHN, Uploads
-from .shared_layers import unit
+from .hypernetworks import GHN, SHN, PFedHN
+from .server import Uploads
+from .sfmtl_graph import unit
 
 
 class Hypernetwork(State):

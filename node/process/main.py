@@ -19,16 +19,18 @@ from safetensors import safe_open
 
 from ...metrics.recorder import Recorder
 from ...transport import array_file, control as messages
-from ...transport.channel import CannotEncode, Channels
-from ...transport.clock import Clock, Peers
+from ...transport.channel import Channels
+from ...transport.clock import Clock
 from ...transport.clock_planned import PlannedClock, Rules
 from ...transport.clock_wall import DEADLINES, WallClock
+from ...transport.codecs import CannotEncode
 from ...transport.connections import CannotListen, KernelCounters, Options
 from ...transport.control import Bound, Connect, Control, ControlClosed, Done, Exit, Failed, Go, Leaving, Place, Ready
 from ...transport.endpoint import Endpoint, NeighbourTimeout, Stopped
 from ...transport.environment import CONSTANTS, failpoint
 from ...transport.keys import KeyPair, Ring
 from ...transport.limits import bound_connections, bound_memory, keep_own_files
+from ...transport.peers import Peers
 from ...transport.schedule import Schedule, queue_for
 from ...transport.stopwatch import Stopwatch
 from ..algorithms import algorithm_of, links_of

@@ -14,8 +14,9 @@ import psutil
 
 from ...metrics import records
 from ...metrics.recorder import Recorder
-from ...transport.clock import CONFIRMATION, EVALUATION, Peers
+from ...transport.clock import CONFIRMATION, EVALUATION
 from ...transport.connections import identity_of
+from ...transport.peers import Peers
 from ...transport.wire import GREETING_BYTES, handshake_bytes, ready_bytes
 from ..assignment import Assignment
 from ..client import Client

@@ -14,11 +14,12 @@ import pytest
 import zmq
 
 from sheafgossip.transport.channel import Channel, Channels
-from sheafgossip.transport.clock import Clock, Peers
+from sheafgossip.transport.clock import Clock
 from sheafgossip.transport.connections import Options
 from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, Place
 from sheafgossip.transport.endpoint import Endpoint, Message, Traffic
 from sheafgossip.transport.keys import KeyPair, Ring, dial_with
+from sheafgossip.transport.peers import Peers
 
 LONGEST_WAIT_S = 100.0  # after which a test gives up on something that takes milliseconds
 

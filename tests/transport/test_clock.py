@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sheafgossip.transport.channel import Channel, Channels
-from sheafgossip.transport.clock import CONFIRMATION, Peers
+from sheafgossip.transport.clock import CONFIRMATION
 from sheafgossip.transport.clock_planned import PlannedClock, Rules
 from sheafgossip.transport.connections import identity_of
 from sheafgossip.transport.control import NeighbourGone
 from sheafgossip.transport.endpoint import NeighbourTimeout
+from sheafgossip.transport.peers import Peers
 from sheafgossip.transport.schedule import Schedule, can_be_used, chosen_round, needed_round
 from sheafgossip.transport.stopwatch import Stopwatch
 

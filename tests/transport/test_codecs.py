@@ -9,7 +9,8 @@ import torch
 from hypothesis import example, given, settings, strategies as st
 
 from sheafgossip.topology.randomness import generator
-from sheafgossip.transport.channel import Channel, Channels, Format, codec
+from sheafgossip.transport.channel import Channel, Channels, Format
+from sheafgossip.transport.codecs import codec
 from sheafgossip.transport.wire import Rejected
 
 NAMES = ("float16", "bfloat16", "int8", "top-k")

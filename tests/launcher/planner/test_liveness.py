@@ -23,12 +23,13 @@ from sheafgossip.launcher.planner.plan import Incarnation, Plan, PlanError
 from sheafgossip.launcher.planner.scenario import Scenario
 from sheafgossip.launcher.planner.simulation import simulate
 from sheafgossip.transport import clock, clock_wall, connections, stopwatch
-from sheafgossip.transport.channel import Channel, Channels, codec
-from sheafgossip.transport.clock import Peers
+from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock_planned import PlannedClock, Rules, ScheduledClock
 from sheafgossip.transport.clock_wall import WallClock
+from sheafgossip.transport.codecs import codec
 from sheafgossip.transport.connections import Presence
 from sheafgossip.transport.endpoint import Message, Traffic
+from sheafgossip.transport.peers import Peers
 from sheafgossip.transport.schedule import limit
 from sheafgossip.transport.stopwatch import Stopwatch
 
