@@ -1,5 +1,5 @@
-"""Algorithms with a server, both halves in one class: what a client does and what the server does. FedAvg,
-Ditto, pFedMe and Per-FedAvg have a model w in common, pFedHN, GHN and SHN none; S are the clients of a round.
+"""Algorithms with a server, both halves in one class: what a client does and what the server does. Those below have a
+model w in common; S are the clients of a round.
 
 In a round, the clients that take part upload a vector, the server makes something of what it has got, and those that
 take part in the next round download what they need for it; after the last round all do. Who takes part is drawn from
