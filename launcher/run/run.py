@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from .folder import recorded, remove_unfinished
 from .incarnations import Incarnations, beginning, ending
 from .journal import Journal, Outcome, Waits
 
+_LOG_BYTES = 1 << 14  # that a last word needs, at most
 _LISTEN_S = 0.25
 
 
@@ -315,6 +317,8 @@ def _last_line(log: Path) -> str:
     said: list[str] = []
     with suppress(OSError):
         said = log.read_text(errors="replace").splitlines()[-1:]
+        if not said and shutil.disk_usage(log.parent).free < _LOG_BYTES:
+            return ", and cannot say why: the disk is full"
     if "FATAL ERROR: OUT OF MEMORY" in "".join(said):
         return ", for what came in took all the memory that it may have"
     why = " (see ulimit -u, pids.max)" if os.strerror(errno.EAGAIN) in "".join(said) else ""

@@ -38,8 +38,9 @@ MORE_OPTIONS = {
     "what top-k leaves out": {"transport": {"codec": "top-k"}, "algorithm": {"name": "dfedu"}},
     "tcp with keys": {"transport": {"protocol": "tcp"}},
 }
-OTHERS = ("pfedhn", "selective-sheaf", "gradient-tracking", "push-sum", "fedavg", "ditto", "fedsak")
-MORE_OPTIONS |= {name: {"algorithm": {"name": name}} for name in OTHERS}
+WITH_SERVER = ("pfedhn", "fedavg", "ditto", "fedsak")
+OTHERS = ("selective-sheaf", "gradient-tracking", "push-sum")
+MORE_OPTIONS |= {name: {"algorithm": {"name": name}} for name in WITH_SERVER + OTHERS}
 CHOSEN = OPTIONS | MORE_OPTIONS if os.environ.get("SHEAFGOSSIP_MEMORY") == "all" else OPTIONS
 
 
@@ -47,6 +48,8 @@ CHOSEN = OPTIONS | MORE_OPTIONS if os.environ.get("SHEAFGOSSIP_MEMORY") == "all"
 def test_the_estimate_is_what_clients_take(run_in_processes, tmp_path, option):
     text = small("evaluation.every = 0", rounds=12, samples=200, topology="complete")
     keys = tomllib.loads(text) | {"model": LARGE} | CHOSEN[option]
+    if option in WITH_SERVER:
+        del keys["topology"]
     prepared = prepare_run(validate(keys), tmp_path / "estimated", Site(tmp_path, "ipc:///nowhere"), lambda *_: 0.01)
     estimated = sum(memory_of(assignment, prepared.plan) for assignment in prepared.assignments)
     folder = run_in_processes(tomli_w.dumps(keys))
