@@ -71,7 +71,8 @@ def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph:
     if clients == 1:
         return Graph(1, ())
     if spec.kind == _ONE_PEER:
-        return Graph.of(clients, _hop(clients, _hops(clients)[period]), directed=True)
+        hops = _hops(clients)
+        return Graph.of(clients, _hop(clients, hops[period % len(hops)]), directed=True)
     from .randomness import generator
 
     fewest = clients

@@ -149,7 +149,7 @@ def mixing_row(graph: Graph, client: int, weights: str) -> dict[int, float]:
 
 
 def matchings(graph: Graph) -> dict[tuple[int, int], int]:
-    """{edge: number of its matching}, from 0: sets of edges in which no client has two, fewer than twice the degree."""
+    """{edge: number of its matching}, from 0: sets of edges where no client has two, under twice the largest degree."""
     taken = [0] * graph.clients  # of each client, the matchings that have an edge of it, as bits
     numbers = {}
     for i, j in graph.edges:

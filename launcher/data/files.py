@@ -166,6 +166,9 @@ def _read_columns(source: Source) -> tuple["DataFrame", list[str]]:
     for name, column in columns.items():
         if column.ndim != 1:
             raise source.wrong(f"{name} has shape {column.shape}; a column is (n,)")
+    if len(set(map(len, columns.values()))) > 1:
+        lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
+        raise source.wrong(f"its columns differ in length: {lengths}")
     import pandas
 
     told: list[str] = []

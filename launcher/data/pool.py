@@ -134,7 +134,7 @@ def clusters(section: DataSection, pool: Pool, clients: int, rng: np.random.Gene
             parts[c].append(share)
     owned: Partition = []
     for c, shares in enumerate(parts):
-        members = sum(client * count // clients == c for client in range(clients))
+        members = sum(cluster_of(client, clients, count) == c for client in range(clients))
         rows = rng.permutation(np.concatenate(shares))
         if wanted.exponent:
             sizes = _power_law_sizes(len(rows), members, wanted.smallest, wanted.exponent)
@@ -142,6 +142,10 @@ def clusters(section: DataSection, pool: Pool, clients: int, rng: np.random.Gene
         else:
             owned += np.array_split(rows, members)
     return owned
+
+
+def cluster_of(client: int, clients: int, count: int) -> int:
+    return client * count // clients
 
 
 def _power_law_sizes(samples: int, members: int, smallest: int, exponent: float) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 from ...topology.randomness import generator
 from ...transport.array_file import ArrayFile, DamagedFile, digest_of
 from ..config.data import DataSection, Task
-from .pool import DataError, Partition, Pool, chosen, owners_of, split
+from .pool import DataError, Partition, Pool, chosen, cluster_of, owners_of, split
 from .sets import load
 
 
@@ -102,14 +102,13 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     owned = split(section, pool, clients, seed)
     divided = _divisions(section, pool, owned, seed)
     tasks, natural, every = list(dict.fromkeys(section.tasks)), chosen(section, pool) == "natural", pool.x[0].size
-    targets = {"classes": pool.y, "parity": pool.y % 2, "halves": (2 * pool.y >= pool.outputs).astype(pool.y.dtype)}
 
     def shard(client: int) -> Shard:
         task, parts = section.tasks[client % len(section.tasks)], divided[client]
         block, features = client * len(section.rotations) // clients, None
         group = block * len(tasks) + tasks.index(task)
         if section.partition == "clusters":
-            group = client * section.clusters.count // clients
+            group = cluster_of(client, clients, section.clusters.count)
         elif natural and pool.groups is not None and pool.client is not None:
             group = int(pool.groups[pool.client[owned[client][0]]])
         if section.features_held < 1:
@@ -125,7 +124,7 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
                 seen = _standardize(*seen)
             return seen if features is None else [x.reshape(len(x), -1)[:, features] for x in seen]
 
-        y_train, y_test = (targets[task][rows] for rows in parts)
+        y_train, y_test = (_targets(task, pool.y[rows], pool.outputs) for rows in parts)
         if section.standardize_targets:
             y_train, y_test = _standardize(y_train, y_test)
         x_train, x_test = inputs(section.rotations[block])
@@ -137,6 +136,15 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
         return Shard(about, x_train, y_train, x_test, y_test, drifted)
 
     return map(shard, range(clients))
+
+
+def _targets(task: str, y: np.ndarray, classes: int) -> np.ndarray:
+    match task:
+        case "parity":
+            return y % 2
+        case "halves":
+            return (2 * y >= classes).astype(y.dtype)
+    return y
 
 
 def _check(section: DataSection, pool: Pool, clients: int) -> None:

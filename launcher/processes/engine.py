@@ -50,8 +50,8 @@ class HostLost(control.ControlMessage):
 class Engine(contextlib.AbstractContextManager["Engine"]):
     """One launcher, one or several hosts with a fork server each. Leaving it as a context ends every process that it
     has started. Messages from clients and about them are those of the fork server, FromClient and Exited; an engine of
-    several hosts adds the number of the client's fork server as ``parent``, and tells HostLost. Every method that talks
-    to the processes raises ControlClosed when the last host is gone. ``sockets`` is a private folder, here."""
+    several hosts adds the number of the client's fork server as ``parent``, and tells HostLost where one is gone; the
+    local one raises ControlClosed. ``sockets`` is a private folder, here."""
 
     records_at = "ipc://{}/records"  # the address of a run's collector, whose Unix sockets are in a folder
     spans_hosts = False  # whether its hosts may be machines of their own
@@ -100,7 +100,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                     case FromClient(_, StepTimed(seconds)):
                         answer = seconds
                     case FromClient(_, Failed(text)):
-                        cause = text.rstrip().splitlines()[-1]
+                        cause = text
                     case Exited():
                         if answer is None:
                             raise EngineError(f"a local step could not be timed: {cause}")

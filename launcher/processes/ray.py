@@ -278,9 +278,10 @@ class RayEngine(Engine):
         awaited = {agent.key: agent for agent in self._agents if agent.key is not None and not agent.lost}
         for promise in self._kept(awaited):
             awaited[promise].key = None
-            more = any(agent.key is not None for agent in self._agents)
             with contextlib.suppress(Exception):  # an agent that could not even start: its end tells why
-                self._authenticator.learn({awaited[promise].index: self._ray.get(promise)}, more=more)
+                self._authenticator.learn({awaited[promise].index: self._ray.get(promise)}, more=True)
+        if awaited and all(agent.key is None for agent in self._agents):
+            self._authenticator.learn({}, more=False)
         watched = {agent.end: agent for agent in self._agents if not agent.lost}
         for end in self._kept(watched):
             try:

@@ -31,9 +31,9 @@ class Outcome:
 class Journal:
     """Writes to the collector while that is there, and to the database itself when it has ended."""
 
-    def __init__(self, prepared: Prepared, collector: CollectorProcess):
+    def __init__(self, prepared: Prepared, collector: CollectorProcess, began: float):
         self.collector = collector
-        self.epoch = time.monotonic()  # when the run's wall time was 0
+        self.epoch = began  # when the run's wall time was 0, by time.monotonic()
         self._prepared = prepared
         self._told: Counter[tuple[object, ...]] = Counter(prepared.told)
 

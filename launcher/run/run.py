@@ -42,11 +42,12 @@ class Run:
 
     def __call__(self) -> Outcome:
         """Raises nothing but what is a fault of this program; no client is left running in any case."""
+        began = time.monotonic()
         list(self._engine.overhead())  # what went before is not this run's
         interrupts.check()
         with CollectorProcess(self.prepared, self._lock) as self._collector:
             self.prepared = self._collector.found(self.prepared)
-            self._journal = Journal(self.prepared, self._collector)
+            self._journal = Journal(self.prepared, self._collector, began)
             failpoint("collector started")
             outcome = self._attempt()
             with interrupts.deferred() as impatient:  # what follows must not be cut, but it may be asked to hurry

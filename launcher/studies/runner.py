@@ -1,8 +1,8 @@
 """Makes runs one after the other: what has a checkpoint goes on from it, everything else begins anew."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -87,19 +87,25 @@ def resume(
 ) -> Finished:
     """Takes up an interrupted run; with ``rounds``, a finished one, too, until it has so many. Raises ConfigError,
     RunFolderError."""
-    with means.open([earlier.read_run(folder, rounds)]) as engine:
+    with _interrupted(folder, rounds) as (claim, config), means.open([config]) as engine:
         interrupts.handle()
-        return take_up(folder, engine, observer, rounds)
+        return _run(_taken_up(claim, config, engine, rounds), claim, engine, observer)
 
 
 def take_up(folder: Path, engine: Engine, observer: Observer = Observer(), rounds: int | None = None) -> Finished:
     """As ``resume``, on an engine that is there; also begins a run that is only prepared."""
-    earlier.read_run(folder, rounds)  # what cannot be is refused before anything is touched
+    with _interrupted(folder, rounds) as (claim, config):
+        return _run(_taken_up(claim, config, engine, rounds), claim, engine, observer)
+
+
+@contextmanager
+def _interrupted(folder: Path, rounds: int | None) -> Iterator[tuple[Claim, RunConfig]]:
+    """Keeps a run that can be taken up for this process alone. Raises RunFolderError before anything is touched."""
+    earlier.read_run(folder, rounds)
     with raised_as(f"{folder}: cannot be written", RunFolderError):
         claim = Claim(folder, earlier.still_going_on(folder), STORING_S)
     with claim:
-        config = earlier.read_run(folder, rounds)  # it may have come to its end meanwhile
-        return _run(_taken_up(claim, config, engine, rounds), claim, engine, observer)
+        yield claim, earlier.read_run(folder, rounds)  # it may have come to its end meanwhile
 
 
 def _claim(folder: Path) -> Claim:

@@ -159,7 +159,9 @@ class State(SimpleNamespace):
         if self.maps is not None:
             self.maps.load(arrays)
         for name, value in list(vars(self).items()):
-            if isinstance(value, np.ndarray) and not name.startswith("_"):
+            if name.startswith("_"):
+                continue
+            if isinstance(value, np.ndarray):
                 setattr(self, name, arrays[name].copy())
             elif isinstance(value, dict):
                 saved = [key.rpartition(".") for key in arrays if key.startswith(f"{name}.")]

@@ -54,7 +54,9 @@ class ServerAlgorithm(Algorithm):
         return State(w=client.theta.copy()) if has_both else State()
 
     def common_model(self, client: Client) -> np.ndarray | None:
-        return None if self.theta_is == "own" else getattr(client.state, "w", client.theta)
+        if self.theta_is == "own":
+            return None
+        return client.state.w if self.theta_is == "own beside common" and client.role == "client" else client.theta
 
     def upload(self, client: Client) -> np.ndarray:
         """At a client: learns, and returns what the server gets of it: by default its whole model."""

@@ -65,8 +65,8 @@ def exchanged(client: Client, peers: Peers) -> tuple[Vectors, Vectors]:
 
 
 def descend(client: Client, lam: float, r: Vectors, weights: Vectors | None = None, eta: float = 0.0) -> None:
-    """Does (18), where edges are weighed with ``weights`` {j: (d_ij,)} on the rows of P_ij, and tells the report; with
-    ``eta``, (19) follows."""
+    """Does (18), where edges are weighed with ``weights`` {j: (d_ij,)} on the rows of P_ij, and tells the report.
+    ``eta`` is the step of (19), which the caller does: the gradient's norm and the warning need it."""
     theta, maps, report = client.theta, client.state.maps, client.report
     before = theta.copy()
     pull = maps.pull_back(r if weights is None else {j: weights[j] * r[j] for j in r})
@@ -78,11 +78,12 @@ def descend(client: Client, lam: float, r: Vectors, weights: Vectors | None = No
         client.learn(pull, lam)
 
     report.disagreements = {j: norm(vector) for j, vector in r.items()}
-    squared = sum(value**2 for value in report.disagreements.values())
-    if weights is not None:
+    if weights is None:
+        squared = sum(value**2 for value in report.disagreements.values())
+    else:
         squared = sum(float(weights[j] @ vector**2) for j, vector in r.items())
     report.penalty = lam / 4 * squared
-    theta_squared = float(before @ before)
+    theta_squared = float(before @ before) if eta else 0.0
     if client.takes_one_full_step and client.role == "client":
         of_theta = norm(before - theta) / client.alpha
         report.gradient_norm = math.sqrt(of_theta**2 + (lam**2 * squared * theta_squared if eta else 0.0))

@@ -18,14 +18,27 @@ import zmq
 from safetensors import safe_open
 
 from ...metrics.recorder import Recorder
-from ...transport import array_file, control as messages
+from ...transport import array_file
 from ...transport.channel import Channels
 from ...transport.clock import Clock
 from ...transport.clock_planned import PlannedClock, Rules
 from ...transport.clock_wall import DEADLINES, WallClock
 from ...transport.codecs import CannotEncode
 from ...transport.connections import CannotListen, KernelCounters, Options
-from ...transport.control import Bound, Connect, Control, ControlClosed, Done, Exit, Failed, Go, Leaving, Place, Ready
+from ...transport.control import (
+    Bound,
+    Connect,
+    Control,
+    ControlClosed,
+    Done,
+    Exit,
+    Failed,
+    Go,
+    Leaving,
+    Place,
+    Ready,
+    StepTimed,
+)
 from ...transport.endpoint import Endpoint, NeighbourTimeout, Stopped
 from ...transport.environment import CONSTANTS, failpoint
 from ...transport.keys import KeyPair, Ring
@@ -58,7 +71,7 @@ def live(assignment: Assignment, control: Control) -> int:
     with opened as log:
         try:
             if assignment.timed_steps:
-                control.send(messages.StepTimed(time_of_a_step(assignment)))
+                control.send(StepTimed(time_of_a_step(assignment)))
             else:
                 _ClientProcess(assignment, control, log).live()
         except (Stopped, ControlClosed) as end:
