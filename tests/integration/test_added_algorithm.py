@@ -22,3 +22,11 @@ def test_the_example_runs_as_printed(run_in_threads, tmp_path, with_algorithm):
     for i in range(4):
         mean = (learnt[(i - 1) % 4] + learnt[(i + 1) % 4]) / 2
         np.testing.assert_allclose(found[i], learnt[i] + 0.3 * (mean - learnt[i]), rtol=1e-12)
+
+
+def test_an_algorithm_that_binds_theta_anew_ends_the_run_with_its_line_and_what_to_write(tmp_path, with_round):
+    (tmp_path / "mine.toml").write_text(small(algorithm="added"))
+    environment = with_round("client.theta = client.theta + 1")
+    done = command("run", "mine.toml", "--engine", "threads", "--quiet", cwd=tmp_path, env=environment, code=1)
+    assert "write client.theta[:] = ..." in done.stderr
+    assert "client.theta = client.theta + 1" in done.stderr  # the line at fault

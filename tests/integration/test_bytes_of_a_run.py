@@ -42,6 +42,15 @@ def test_every_row_follows_from_the_sizes(run_in_threads, case):
     assert bool(expected) == bool(phases)
 
 
+def test_vectors_between_different_models_follow_the_smaller_one(run_in_threads):
+    model = '[model]\nkind = "mlp"\nhidden = [12]\nmix = [{ kind = "logistic" }]'
+    folder = run_in_threads(f"{RANDOM}[algorithm]\n{CASES['sheaf-fmtl'][0]}\n{model}")
+    sizes = dict(folder.rows("SELECT node, parameters FROM node WHERE role = 'client'"))
+    assert set(sizes.values()) == {D, 64 * 12 + 12 + 12 * 10 + 10}
+    for (i, j, _), row in folder.sent().items():
+        assert row[1] == 2 * 4 * math.floor(0.1 * min(sizes[i], sizes[j]))
+
+
 def test_connections_hellos_records_and_control_lines_are_rows_of_their_own(run_in_processes):
     folder = run_in_processes(RANDOM + '[algorithm]\nname = "dfedu"')
     rows = folder.rows("SELECT src, dst, kind, messages, wire_bytes FROM overhead")
@@ -93,7 +102,14 @@ def test_both_ends_of_a_fused_edge_follow_the_same_disagreement_also_of_coded_ve
 # -- against the counters of a loopback interface that carries nothing else -------------------------------------------
 
 REGULAR = 'topology = {kind = "random-regular", k = 4}'
-COUNTED = small(REGULAR, 'transport.protocol = "tcp"', clients=8, rounds=4, samples=160, topology="")
+COUNTED = small(REGULAR, 'transport.protocol = "tcp"', clients=8, rounds=4, samples=160, topology="", algorithm="")
+VECTORS = {
+    "whole models": 'algorithm = { name = "d-psgd" }',
+    "whole models, without keys": 'algorithm = { name = "d-psgd" }\ntransport.keys = false',
+    "short vectors": 'algorithm = { name = "sheaf-fmtl", gamma = 0.02, start = "orthogonal" }',
+    "vectors of 360 kB": 'algorithm = { name = "sheaf-fmtl", gamma = 0.9, start = "orthogonal", exchange = "fused" }\n'
+    'model = { kind = "mlp", hidden = [1334] }',
+}
 
 INSIDE = """
 import json, subprocess, sys
@@ -119,13 +135,14 @@ print(json.dumps({"rc": done.returncode, "said": done.stdout} | {name: after[nam
 """
 
 
-def test_an_interface_counts_the_recorded_bytes_and_the_headers_of_its_packets(isolated, tmp_path):
+@pytest.mark.parametrize("vectors", VECTORS)
+def test_an_interface_counts_the_recorded_bytes_and_the_headers_of_its_packets(isolated, tmp_path, vectors):
     """The run has a network namespace of its own. Linux counts a packet of the interface without a link header, and in
     the size in which TCP hands it over (up to 64 kB): wire bytes, an IP header (20) and a TCP header with its
     timestamps (32). A SYN, and the SYN that answers it, has 8 more: it also names the largest segment and the scale of
     the window. A refusal (RST) has 12 less; it meets a client whose neighbour has left already, and who tries to
     connect again until it leaves too."""
-    (tmp_path / "config.toml").write_text(COUNTED)
+    (tmp_path / "config.toml").write_text(COUNTED + VECTORS[vectors])
     for attempt in range(3):
         folder = tmp_path / f"run-{attempt}"
         command = [*CLI, "run", str(tmp_path / "config.toml"), "--out", str(folder), "--quiet"]

@@ -36,6 +36,17 @@ def test_the_failure_in_the_end_says_it_first(start, with_round):
     assert "sent nothing for 3 s in round 1" in second
 
 
+def test_who_waits_for_one_that_has_done_all_its_rounds_is_told_so_and_that_is_no_circle(start, with_round):
+    environment = with_round("client.node == 2 and peers.receive([1])")
+    environment["SHEAFGOSSIP_TEST_CONSTANTS"] = "tell_wait_s=0.5"
+    going = start(small("transport.timeout = 5.0", algorithm="added"), env=environment)
+    assert going.end()[0] == 1
+    assert any(
+        said.startswith("waits for client 1 in round 1, which has completed all its") for _, said in told(going.folder)
+    )
+    assert not any("circle" in said for _, said in told(going.folder))
+
+
 def test_slow_clients_of_a_wall_clock_scenario_are_no_news(start):
     slow = 'time.clock = "wall"\ncompute = {step_s = 0.05, slowdown = [1, 1, 1, 20]}\n'
     going = start(small(slow), env=os.environ | {"SHEAFGOSSIP_TEST_CONSTANTS": "tell_wait_s=0.2"})

@@ -102,9 +102,11 @@ def test_reading_without_end_is_ended_and_a_signal_is_no_fault_of_the_file(folde
     with pytest.raises(RunFolderError, match="takes without end"):
         read(0.0)
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    with pytest.raises(KeyboardInterrupt):
-        read(0.01)
-    signal.signal(signal.SIGALRM, previous)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            read(0.01)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
 
 
 @often

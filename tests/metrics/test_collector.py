@@ -144,7 +144,10 @@ def collected(tmp_path, context, monkeypatch):
             ended = threads.submit(collect)
             for message in messages:
                 sender.send(message)
-            ended.result(10)
+            try:
+                ended.result(10)
+            finally:
+                ours.close()  # one that does not end by itself
         told = [detail for (detail,) in Records(tmp_path).rows("SELECT detail FROM event")]
         return len(Records(tmp_path).rows("SELECT 1 FROM round")), told
 

@@ -13,7 +13,7 @@ from made import START, done, event as at_wall, node, printed, sent, write
 from sheafgossip.metrics import bytes_to_reach, open_run, virtual_time_to_reach
 from sheafgossip.metrics.comparison import render_summary, summarize_all
 from sheafgossip.metrics.events import remarks_on
-from sheafgossip.metrics.figures import FIGURES
+from sheafgossip.metrics.figures import AVERAGED, FIGURES
 from sheafgossip.metrics.records import COLLECTOR, LAUNCHER, OverheadRecord, ResourceRecord, UsedRecord, WorkRecord
 from sheafgossip.metrics.summary import Reached, ReachedVirtually, Spread, mean, summarize, worst
 
@@ -60,6 +60,12 @@ def test_rounds_are_those_that_all_but_who_has_gone_for_good_have_completed(fold
     assert (summary.clients, summary.rounds, summary.gone, summary.final) == (clients, rounds, gone, None)
     assert summary.as_dict()["flops"] is None
     assert (f"{rounds}, but for {gone} gone" in shown_all(summary.folder)) == (gone > 0)
+
+
+def test_a_figure_is_defined_once():
+    assert len(AVERAGED) == sum(bool(figure.key) for figure in FIGURES)
+    assert len({figure.title for figure in FIGURES}) == len(FIGURES)
+    assert all(figure.key for figure in FIGURES if figure.head)
 
 
 def test_final_spreads_the_last_evaluation_of_each_client(folder):

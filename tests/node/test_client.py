@@ -67,12 +67,13 @@ def test_each_round_has_the_graph_of_its_period_also_where_a_client_is_started_a
 
 
 def test_a_state_keeps_arrays_and_dicts_of_them_and_refuses_what_it_would_lose():
-    state = State(psi=np.ones(2), reply={1: np.zeros(3)}, _told="text")
+    state = State(psi=np.ones(2), reply={1: np.zeros(3)}, _told="text", _seen={7: np.ones(1)})
     assert list(state.arrays()) == ["psi", "reply.1"]
     assert state.nbytes() == 5 * 8
-    later = State(psi=np.zeros(2), reply={}, _told="")
+    later = State(psi=np.zeros(2), reply={}, _told="", _seen={5: "stays"})
     later.load(state.arrays() | {"theta": np.ones(9)})
     assert (later.psi.tolist(), later.reply[1].tolist(), later._told) == ([1, 1], [0, 0, 0], "")
+    assert later._seen == {5: "stays"}
     with pytest.raises(TypeError, match=r"client\.state\.count is a int"):
         State(count=3).arrays()
 

@@ -16,7 +16,9 @@ from sheafgossip.node.algorithms.selective_sheaf import (
     LEAVING,
     NOBODY,
     SEEKING,
+    Estimate,
     Introductions,
+    SelectiveSheaf,
     relative_variance,
     sampled_cosine,
 )
@@ -69,6 +71,23 @@ def test_both_ends_get_the_same_bits(seed, dtype):
     shuffled = rng.permutation(65)  # nor does the order in which a processor adds up matter
     there = sampled_cosine(a, b, n, m, 650)
     assert there == sampled_cosine(b, a, m, n, 650) == sampled_cosine(a[shuffled], b[shuffled], n, m, 650)
+
+
+@given(seed=seeds, counts=st.lists(st.integers(1, 40), min_size=1, max_size=30), smoothing=st.floats(0, 0.99))
+def test_the_mean_and_its_error_are_those_of_weights_that_fade(seed, counts, smoothing):
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(size=(2, 40))
+    choices = [rng.choice(40, rows, replace=False) for rows in counts]
+    edge = Estimate(SelectiveSheaf(smoothing=smoothing), [40], 1, 1)
+    for rows in choices:
+        edge.see(np.zeros(len(rows), int), a[rows], b[rows], np.array([a @ a]), np.array([b @ b]))
+    (found,), (error,) = edge.mean_and_error()
+    weights = smoothing ** np.arange(len(counts))[::-1]
+    mean = weights @ [sampled_cosine(a[rows], b[rows], a @ a, b @ b, 40) for rows in choices] / weights.sum()
+    assert edge.seen == len(counts)
+    variances = [2 / rows * (1 - rows / 40) for rows in counts]
+    assert found == pytest.approx(mean, abs=1e-9)
+    assert error == pytest.approx((1 - mean) * math.sqrt(weights**2 @ variances) / weights.sum(), abs=1e-9)
 
 
 # -- introductions -----------------------------------------------------------------------------------------------------

@@ -141,6 +141,29 @@ def test_projecting_the_very_theta_of_the_last_update_costs_no_pass_over_anythin
     assert (maps.flops > before) == (coordinate is not None)
 
 
+def test_dense_maps_are_read_by_each_product_and_each_update(rng):
+    maps = StoredMaps(start(**LARGE), "dense")
+    for passes in (2, 4):
+        feed(rng, 1, maps)  # a projection, an update
+        assert maps.flops == passes * 2 * 2100 * 90
+    maps.pull_back(draw(rng, maps)[1])
+    assert maps.flops == 5 * 2 * 2100 * 90
+
+
+@pytest.mark.parametrize(("kind", "a_product"), [("gaussian", 2 * 60 * 10), ("orthogonal", 886)])  # 2.5 * 60 * log2(60)
+def test_factored_maps_are_their_start_and_one_theta_and_one_row_of_all_edges_an_update(kind, a_product):
+    maps = StoredMaps(start(kind, size=60, rows={1: 4, 2: 6}))
+    theta, r = np.linspace(-1, 1, 60), {1: np.ones(4), 2: np.ones(6)}
+    start_bytes, updates = maps.state_bytes(), 45
+    for _ in range(updates):
+        maps.update(r, r, theta, 0.1)
+    assert maps.flops == 0  # an update only remembers
+    assert maps.state_bytes() - start_bytes == maps.history_bytes() == 8 * updates * (60 + 10)
+    maps.project(2 * theta)
+    maps.pull_back(r)
+    assert maps.flops == 2 * (a_product + 2 * updates * (60 + 10))
+
+
 def test_a_growing_history_never_moves_its_earlier_rows(rng):
     maps = StoredMaps(start(**LARGE))
     feed(rng, 1, maps)

@@ -46,6 +46,14 @@ def test_every_graph_is_connected_and_the_same_for_the_same_seed(spec, clients, 
     assert spec.kind != "random-regular" or graph.max_degree == 4
 
 
+def test_disconnected_draws_are_drawn_again_and_one_peer_graphs_begin_again_after_a_cycle():
+    # At p = ln(n)/n about a third of the graphs are connected: of 30 first draws some fail where many do not.
+    with pytest.raises(TopologyError):
+        [draw(TopologySpec(p=0.092, tries=1), 40, seed) for seed in range(30)]
+    assert all(draw(TopologySpec(p=0.092), 40, seed).is_connected for seed in range(30))
+    assert draw(ONE_PEER, 8, 0, period=5) == draw(ONE_PEER, 8, 0, period=2)
+
+
 @pytest.mark.parametrize("directed", [False, True])
 def test_erdos_renyi_takes_each_edge_or_arc_with_probability_p(directed):
     def is_usual(found: int, places: float, p: float) -> bool:

@@ -355,7 +355,7 @@ UNLIKE_CELLS = cells([*tasks((5, 7)), *tasks((4,), 2)])
     ("dataset", "content", "keys", "complaint"),
     [
         ("table", {"a": np.eye(3)}, {}, "a has shape (3, 3); a column is (n,)"),
-        ("table", {"a": np.ones(3), "target": np.ones(2)}, {}, "it can't be read: All arrays must be of the same"),
+        ("table", {"a": np.ones(3), "target": np.ones(2)}, {}, "its columns differ in length: a 3, target 2"),
         ("table", {"a": np.array([{}, {}])}, {}, "a is damaged or holds Python objects"),
         ("npz", {"x": ROWS[:, 0], "y": LABELS}, {}, "x has shape (8,); allowed are (n, features)"),
         ("npz", {"x": np.zeros((8, 32, 32, 4)), "y": LABELS}, {}, "with 1 or 3 channels"),
