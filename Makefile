@@ -63,10 +63,9 @@ pictures: setup  ## Make the pictures of README from a run of the demo (1 minute
 typecheck: setup  ## Check types.
 	rm -rf $(TYPES)
 	mkdir -p $(TYPES)/sheafgossip
-	ln -s $(addprefix ../../../,$(ROOMS)) $(TYPES)/sheafgossip/
+	ln -s $(addprefix ../../../,$(ROOMS) $(wildcard api/*.py)) $(TYPES)/sheafgossip/
 	cd $(TYPES) && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml \
-		--cache-dir $(CURDIR)/.mypy_cache --namespace-packages --explicit-package-bases \
-		$(addprefix -p sheafgossip.,$(ROOMS))
+		--cache-dir $(CURDIR)/.mypy_cache --namespace-packages --explicit-package-bases -p sheafgossip
 
 bench: bench-scale bench-efficiency bench-ring bench-exchange  ## Measure what a run costs, into benchmarks/README.md (15 minutes).
 

@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(config_app := typer.Typer(help="Look at configurations."), name="config")
 app.add_typer(topology_app := typer.Typer(help="Look at graphs."), name="topology")
+app.add_typer(new_app := typer.Typer(help="Files to begin with."), name="new")
 app.add_typer(encoder_app := typer.Typer(help="Encoders for FLT."), name="encoder")
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -126,6 +127,7 @@ def plan(
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
     rounds: Annotated[int | None, typer.Option(min=1, help="So many in all; then a finished run goes on, too.")] = None,
+    own_code: Annotated[bool, typer.Option("--own-code", help="Execute the files of yours that the run uses.")] = False,
     quiet: Quiet = False,
     plain: Plain = False,
     engine: Engines = "local",
@@ -240,6 +242,17 @@ def config_schema() -> None:
     typer.echo(describe())
 
 
+@new_app.command("algorithm")
+def new_algorithm(
+    name: Annotated[str, typer.Argument(help="What it is called, such as half-way.")],
+    out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path(),
+) -> None:
+    """Write an algorithm of your own that runs, with its test and a configuration."""
+    from .commands.new import algorithm
+
+    algorithm(name, out)
+
+
 @encoder_app.command("train")
 def train_encoder(
     file: ConfigFile,
@@ -300,5 +313,10 @@ def main() -> None:
         text = " ".join(error.format_message().split()).rstrip(".")
         text = text.replace("Value error, ", "").replace("Input should be", "must be")
         text = f"{text[0].lower()}{text[1:]}; see {error.ctx.command_path if error.ctx else 'sheafgossip'} --help"
+    except Exception as error:
+        from ..node.own_code import blamed
+
+        if not (text := blamed(error)):
+            raise
     say(f"error: {text}", err=True)
     sys.exit(2)

@@ -4,6 +4,7 @@ KeyboardInterrupt. Where SIGHUP is ignored from the start, as under nohup, it st
 import contextlib
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -24,7 +25,10 @@ class _Heard:
 def handle(*, lasting: bool = False) -> None:
     """From here on; raises KeyboardInterrupt for what came while it was deferred. ``lasting``: the process is to end
     with the first of them. An exception that a handler raises can get lost, where it interrupts the import of a module
-    or the end of an object: then ``check`` raises it anew."""
+    or the end of an object: then ``check`` raises it anew. In a thread that is not the main one nothing
+    is done."""
+    if threading.current_thread() is not threading.main_thread():
+        return
     _Heard.lasting |= lasting
     if lasting:  # tells of a lost exception, unless it is raised anew anyhow
         tell = sys.__unraisablehook__
@@ -33,6 +37,22 @@ def handle(*, lasting: bool = False) -> None:
         if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGTERM:
             signal.signal(number, _hear)
     check()
+
+
+@contextlib.contextmanager
+def handled() -> Iterator[None]:
+    """As ``handle``, in a program with handlers of its own, which it has again in the end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    handle()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _Heard.is_waiting = False
 
 
 def _hear(*_: object) -> None:

@@ -177,7 +177,12 @@ def _scalars(records: sqlite3.Connection) -> Iterator[tuple[int, float, Mapping[
 
 
 def write_groups(path: Path, comparison: Comparison) -> None:
-    """Writes a line a group: keys, how many runs, and figures with the standard error over them. Raises ExportError."""
+    """Writes a line a group. Raises ExportError."""
+    _write_rows(path, rows_of_groups(comparison))
+
+
+def rows_of_groups(comparison: Comparison) -> list[dict[str, Any]]:
+    """Returns for each group its keys, how many runs it has, and figures with the standard error over them."""
     rows = []
     for group, setting in zip(comparison.groups, comparison.settings, strict=True):
         row = {key: _value(setting.get(key)) for key in comparison.keys}
@@ -188,7 +193,7 @@ def write_groups(path: Path, comparison: Comparison) -> None:
             estimate = group.estimate(figure) or Estimate(math.nan, math.nan)
             row |= {figure: _value(estimate.mean), f"{figure}_se": _value(estimate.standard_error)}
         rows.append(row)
-    _write_rows(path, rows)
+    return rows
 
 
 def write_runs(path: Path, folders: Iterable[Path], keys: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ _RANGES = {column: f" BETWEEN 0 AND {largest}" for column, largest in _LARGEST.i
 )
 _OTHERS = {LAUNCHER: "the launcher", COLLECTOR: "the collector", FORK_SERVER: "the fork server"}
 SERVER_NAME = "the server"
-_PLURAL = ("node", "round", "resource", "event", "edge")
+_PLURAL = ("node", "round", "resource", "event", "edge", "metric")
 FRAMES = {f"{name}s" if name in _PLURAL else name: name for name in (*TABLES, *VIEWS)}  # a reader's name -> the file's
 _DTYPES: dict[Any, str] = {int: "int64", int | None: "Int64", float: "float64", float | None: "float64"}
 

@@ -152,10 +152,19 @@ class UsedRecord(NamedTuple):
     used_round: int | None  # that of the neighbour's message: the same, an older or a newer one; None: it went without
 
 
+class MetricRecord(NamedTuple):
+    """A metric of the user's own, of a client's model on its test samples."""
+
+    node: int
+    round: int
+    name: str
+    value: float
+
+
 # The position in this list is the record's tag on the wire: append, never reorder.
 Record = (
     NodeRecord | RoundRecord | TrafficRecord | OverheadRecord | ResourceRecord
-    | EventRecord | EdgeRecord | KernelRecord | WorkRecord | UsedRecord
+    | EventRecord | EdgeRecord | KernelRecord | WorkRecord | UsedRecord | MetricRecord
 )  # fmt: skip
 TABLES: dict[str, type[Record]] = {each.__name__.removesuffix("Record").lower(): each for each in get_args(Record)}
 COLUMNS: dict[str, dict[str, Any]] = {name: get_type_hints(record_class) for name, record_class in TABLES.items()}

@@ -13,6 +13,7 @@ VERSION = "1"  # in table ``meta`` under "schema"; raised whenever a reader of t
 # Other keys of ``meta``:
 CONFIG = "config"  # config.toml itself, so that a later change of the file is seen key by key
 CONFIG_DIGEST = "config_sha256"  # of config.toml; runs that have it hold a lock while they go on
+CODE = "code"  # {file of the user's code: digest of its text}
 PREPARED = "prepared"  # when the run was prepared
 CONSTANT_METRIC = "constant_metric"  # the mean test metric of clients that predict the same for every sample
 EXTENDED_AFTER = "extended_after"  # rounds, separated by commas, that were the run's last ones until it got more
@@ -25,6 +26,7 @@ PRIMARY_KEYS = {  # the round comes first: clients move on together, so new rows
     "traffic": "round, src, dst",
     "edge": "round, node, neighbour",
     "used": "round, node, phase, neighbour",
+    "metric": "round, node, name",
 }
 _TYPES: dict[Any, str] = {int: "INTEGER NOT NULL", int | None: "INTEGER", str: "TEXT NOT NULL"}  # others are REAL
 CLIENTS = "node NOT IN (SELECT node FROM node WHERE role <> 'client')"  # SQL; holds also where the table is empty

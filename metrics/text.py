@@ -75,6 +75,14 @@ def show(what: RenderableType) -> None:
     new_console(width=width()).print(Plain(what), soft_wrap=isinstance(what, str))
 
 
+def as_text(what: RenderableType) -> str:
+    """Returns what ``show`` prints."""
+    console = new_console(width=width())
+    with console.capture() as captured:
+        console.print(Plain(what), soft_wrap=isinstance(what, str))
+    return captured.get().rstrip("\n")
+
+
 def width() -> int:
     """Returns the columns of what standard output leads to. A file has as many as a table takes."""
     return shutil.get_terminal_size(fallback=(1000, 0)).columns

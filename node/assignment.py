@@ -1,7 +1,7 @@
 """What the launcher tells a client process: plain values that travel as one line of JSON."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -48,6 +48,7 @@ class Run:
     drift_round: int = 0  # where the shards' second task begins; 0: there is none
     rounds_a_period: int = 1
     scenario: bool = False  # without one nothing but the machine decides on time
+    code: dict[str, str] = field(default_factory=dict)  # {file of the user's code: the digest of its text}
 
 
 @dataclass(frozen=True)

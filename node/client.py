@@ -52,12 +52,11 @@ class Client:
         # Those it sends to, and those it hears from: on an undirected graph all neighbours
         self.successors = self.predecessors = self.neighbours
         self.train_loss: float | None = None
-        self.alpha = training.alpha
         self.train_samples = learner.train_samples
         # Local steps in a round; 0 of a server
         self.steps = training.count(self.train_samples) if self.role == "client" else 0
         # Whether ``learn`` is theta <- theta - alpha grad f(theta), exactly
-        self.takes_one_full_step = training.work == "full" and not training.momentum
+        self.takes_one_full_step = training.work == "full" and training.is_plain
         self._theta = learner.theta
         self._assignment, self._learner, self._sleep = assignment, learner, sleep
         self._stopwatch = stopwatch or Stopwatch("maps", running=False)
@@ -79,6 +78,7 @@ class Client:
             )
 
     def enter(self, round: int) -> None:
+        self.alpha = self._assignment.training.alpha_in(round, self.rounds)
         periods = self._assignment.periods
         period = periods[(round - 1) // self._assignment.run.rounds_a_period % len(periods)] if periods else None
         if period is None or period is self._period:

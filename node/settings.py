@@ -2,10 +2,10 @@
 
 import ipaddress
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from ..topology.section import Count, Index, Needs, NotNegative, Positive, Read, Section
 from ..transport.codecs import CodecName
@@ -15,9 +15,9 @@ from ..transport.codecs import CodecName
 class LayerSettings(Section):
     """The layers of a model."""
 
-    kind: Literal["logistic", "linear", "mlp", "cnn", "gru"] = "logistic"
+    kind: Literal["logistic", "linear", "mlp", "cnn", "gru", "own"] = "logistic"
     """logistic: multinomial logistic regression; linear: linear regression; mlp and cnn with a last linear layer; gru:
-    for series, a gated recurrent unit whose last state a linear layer reads."""
+    for series, a gated recurrent unit whose last state a linear layer reads; own: the one that ``use`` makes."""
     filters: Annotated[tuple[Count, ...], Needs("kind", "cnn")] = (32, 64)
     """cnn: filters of each convolution (ReLU, 2x2 max-pool after each)."""
     kernel: Annotated[Count, Needs("kind", "cnn"), "cnn: weights of a convolution's filter a side."] = 3
@@ -35,6 +35,17 @@ class ArchitectureSettings(LayerSettings):
 
     share: Annotated[Positive, Needs("model.mix")] = 1.0
     """With several architectures: this one's share of the clients, relative to the others."""
+    use: str = ""
+    """Your own model, "FILE.py:NAME" or "package.module:NAME": a function that is called with the shape of a sample,
+    the number of outputs and ``options``, and returns a torch.nn.Module."""
+    options: Annotated[dict[str, Any], Needs("use")] = field(default_factory=dict)
+    """Keyword arguments of that function."""
+
+    def __post_init__(self) -> None:
+        if self.use and self.kind in ("logistic", "own"):
+            object.__setattr__(self, "kind", "own")
+        elif self.use or self.kind == "own":
+            raise ValueError(f'kind = {self.kind!r}: with use it is "own", without it is not')
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,21 @@ class ModelSettings(ArchitectureSettings):
 
 
 @dataclass(frozen=True)
+class LossSettings(Section):
+    """Your own loss, in place of cross-entropy or the squared error."""
+
+    use: str = ""
+    """"FILE.py:NAME" or "package.module:NAME": a function of the model's outputs (samples, outputs), the targets, and
+    ``options`` that returns the loss of each sample, all as torch tensors."""
+    options: Annotated[dict[str, Any], Needs("use"), "Keyword arguments of that function."] = field(
+        default_factory=dict
+    )
+
+
+_Beta = Annotated[float, Ge(0), Lt(1)]
+
+
+@dataclass(frozen=True)
 class Training(Section):
     """The local work of a round."""
 
@@ -62,8 +88,36 @@ class Training(Section):
     steps: Annotated[Count, Needs("work", "steps"), "steps: mini-batch steps a round."] = 1
     epochs: Annotated[Count, Needs("work", "epochs"), "epochs: passes a round."] = 1
     batch_size: Annotated[Count, Needs("work", "steps", "epochs"), "Samples of a mini-batch."] = 32
-    momentum: Annotated[float, Ge(0), Lt(1), "Momentum of SGD, kept between rounds."] = 0.0
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """What a local step makes of its gradient; what it keeps is kept between rounds."""
+    momentum: Annotated[float, Ge(0), Lt(1), Needs("optimizer", "sgd"), "Momentum of SGD, kept between rounds."] = 0.0
+    betas: Annotated[tuple[_Beta, ...], MinLen(2), MaxLen(2), Needs("optimizer", "adam", "adamw")] = (0.9, 0.999)
+    """adam, adamw: what is left, after a step, of the means of gradients and of their squares."""
+    weight_decay: Annotated[NotNegative, Needs("optimizer", "adamw")] = 0.01
+    """adamw: each step also takes alpha * weight_decay * theta from theta."""
+    clip: NotNegative = 0.0
+    """A gradient of a mini-batch that is longer is scaled down to this norm; 0 leaves all as they are."""
+    schedule: Literal["constant", "step", "cosine"] = "constant"
+    """How alpha goes on. step: times ``schedule_factor`` after every ``schedule_every`` rounds; cosine: down along half
+    a cosine, to 0 after the last round."""
+    schedule_every: Annotated[Count, Needs("schedule", "step"), "step: rounds between two cuts of alpha."] = 50
+    schedule_factor: Annotated[float, Gt(0), Le(1), Needs("schedule", "step"), "step: what a cut leaves of it."] = 0.5
     l2: Annotated[NotNegative, "Weight of l2/2 ||theta||^2 in the local loss."] = 0.0
+    loss: LossSettings = LossSettings()
+    """Your own loss, if not the task's: cross-entropy, or the squared error."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a local step is theta <- theta - alpha grad f(theta)."""
+        return self.optimizer == "sgd" and not self.momentum and not self.clip
+
+    def alpha_in(self, round: int, rounds: int) -> float:
+        """Returns the learning rate of a round, from 1, of so many."""
+        if self.schedule == "step":
+            return self.alpha * self.schedule_factor ** ((round - 1) // self.schedule_every)
+        if self.schedule == "cosine":
+            return self.alpha * (1 + math.cos(math.pi * (round - 1) / rounds)) / 2
+        return self.alpha
 
     def count(self, samples: int) -> int:
         if self.work == "full":
@@ -74,10 +128,34 @@ class Training(Section):
 
 
 @dataclass(frozen=True)
+class MetricSettings(Section):
+    """A metric of your own, in table ``metric`` of the records."""
+
+    use: str
+    """"FILE.py:NAME" or "package.module:NAME": a function of the outputs (samples, outputs) for all test samples of a
+    client, the targets, and ``options``, as NumPy arrays, that returns a number."""
+    name: Annotated[str, MaxLen(100)] = ""
+    """What it is called; by default as the function."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of that function."""
+
+    @property
+    def label(self) -> str:
+        return self.name or self.use.rpartition(":")[2]
+
+
+@dataclass(frozen=True)
 class Evaluation(Section):
     """When the test samples are looked at. Round 0 and the last round always are."""
 
     every: Annotated[Index, "Rounds between evaluations; 0 evaluates only at the start and the end."] = 1
+    metrics: tuple[MetricSettings, ...] = ()
+    """Metrics of your own, beside accuracy or the squared error."""
+
+    def __post_init__(self) -> None:
+        names = [metric.label for metric in self.metrics]
+        if twice := [name for number, name in enumerate(names) if name in names[:number]]:
+            raise ValueError(f"metrics: two are called {twice[0]}; give one another name")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 import tomllib
@@ -359,62 +358,22 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 _ADDED = """
 from dataclasses import dataclass
-from typing import Literal
 
-from .base import Algorithm, Vector
+import sheafgossip as sg
 
 
 @dataclass(frozen=True)
-class Added(Algorithm):
-    name: Literal["added"] = "added"
-
-    def messages(self, edge):
-        return [Vector(edge.d_i)]
-
+class Added(sg.Algorithm):
     def round(self, client, peers):
 """
 
 
 @pytest.fixture
-def with_algorithm(tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
-    """Makes a copy of the package that knows one more algorithm: its source, and its class in the table. Returns the
-    environment in which ``python -m sheafgossip...`` is that copy."""
+def with_round(tmp_path: Path) -> Callable[[str], str]:
+    """Returns the line of a configuration whose algorithm has a round of this body."""
 
-    def add(source: str, line: str) -> dict[str, str]:
-        package = tmp_path / "sheafgossip"
-        package.mkdir()
-        for room in ("launcher", "metrics", "topology", "transport"):
-            (package / room).symlink_to(ROOT / room)
-        algorithms = Path(shutil.copytree(ROOT / "node", package / "node")) / "algorithms"
-        (algorithms / "added.py").write_text(source)
-        table, added = (algorithms / "__init__.py").read_text(), line.rpartition(": ")[2]
-        table = table.replace("from .base", f"from .added import {added}\nfrom .base")
-        (algorithms / "__init__.py").write_text(table.replace("in (\n", f"in (\n        {added},\n"))
-        return os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONBREAKPOINT": ""}  # Ray, in other tests, sets its own
+    def with_round(body: str) -> str:
+        (tmp_path / "added.py").write_text(_ADDED + textwrap.indent(body, 8 * " "))
+        return f'algorithm.use = "{tmp_path}/added.py:Added"'
 
-    return add
-
-
-@pytest.fixture
-def with_round(with_algorithm: Callable[[str, str], dict[str, str]]) -> Callable[[str], dict[str, str]]:
-    """The environment of runs that have an algorithm "added", of which this is a round."""
-    return lambda body: with_algorithm(_ADDED + textwrap.indent(body, 8 * " "), "Added")
-
-
-@pytest.fixture(scope="session")
-def ray_folder() -> Iterator[Path]:
-    """Where all of Ray's files go, the address of its latest cluster included: a user's own stay as they are. It goes
-    with all processes that know of it."""
-    folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # short, for the paths of Ray's sockets must be
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", str(folder))
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        try:
-            yield folder
-        finally:
-            for process in psutil.process_iter():
-                with contextlib.suppress(psutil.Error, OSError):
-                    if process.pid != os.getpid() and process.environ().get("RAY_TMPDIR") == str(folder):
-                        process.kill()
-                        process.wait(10)
-            shutil.rmtree(folder, ignore_errors=True)
+    return with_round

@@ -1,5 +1,6 @@
 """The rooms stand at the top of the repository: nothing finds them but the lists in pyproject.toml."""
 
+import json
 import os
 import subprocess
 import sys
@@ -67,3 +68,15 @@ def test_the_package_itself_is_the_command(wheel, tmp_path):
     result = subprocess.run(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "error: nowhere.toml: cannot be read: No such file or directory\n"
+
+
+def test_the_tour_needs_nothing_but_the_wheel(wheel, tmp_path):
+    wheel.extractall(tmp_path)
+    cells = json.loads((ROOT / "docs" / "tour.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    (tmp_path / "tour.py").write_text("\n\n".join(code))
+    environment = os.environ | {"PYTHONPATH": ".", "MPLBACKEND": "Agg", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    result = subprocess.run([sys.executable, "tour.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert [name in result.stdout for name in ("half-way", "local", "d-psgd", "dfedu", "push-sum")] == [True] * 5
+    assert len(list((tmp_path / "runs").iterdir())) == 5

@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -26,13 +27,13 @@ from ..prepare.preparation import once_for_alike, prepare_run
 from ..prepare.prepared import Prepared, need_of
 from ..processes.engine import open_engine
 from ..run.display import Banner, Display
-from ..run.earlier import begin_anew, is_finished, missing_of
+from ..run.earlier import begin_anew, is_finished, load_code, missing_of
 from ..run.folder import relative
 from ..run.run import Outcome
 from ..studies import reproduction
 from ..studies.folders import begun_folder, names_of, new_folder, planned_in
 from ..studies.runner import Finished, Means, Observer, resume as take_up, run_each
-from ..studies.sweep import Ended, alone_in, parse_grids, plan as plan_sweep, prepare, run_in_jobs
+from ..studies.sweep import Ended, Plan as Sweep, alone_in, parse_grids, plan as plan_sweep, prepare, run_in_jobs
 from .results import show_comparison
 
 Words = Sequence[str] | None
@@ -47,25 +48,46 @@ _ASK_EVERY_S = 2.0
 
 
 def run(file: Path, overrides: Words, out: Path | None, quiet: bool, plain: bool, **means: Any) -> int:
-    how, configs = Means(**means), load(file, overrides or ())
+    made = make(load(file, overrides or ()), file, out, Means(**means), quiet=quiet, plain=plain)
+    return _show(made.folders, made.ended, made.root)
+
+
+@dataclass(frozen=True)
+class Made:
+    """Runs in the folders of ``root``: those that have ended now, and those that had finished before."""
+
+    root: Path
+    folders: list[Path]
+    ended: Sequence[Finished]
+
+
+def make(
+    configs: Sequence[RunConfig], file: Path, out: Path | None, means: Means, *, quiet: bool, plain: bool = False
+) -> Made:
+    """Makes the runs in ``out``, or in a new folder called as the file is; those that are there already are kept."""
     before = begun_folder(out, configs)
     root_folder = nullcontext(before) if before else new_folder(out, file)
-    with root_folder as root, Display(quiet=quiet, plain=plain or how.engine == "threads") as display:
+    with root_folder as root, Display(quiet=quiet, plain=plain or means.engine == "threads") as display:
         runs = planned_in(root, configs)
         folders = [run.folder for run in runs]
         if before:
             runs = begin_anew(missing_of(runs))
             display.tell(f"{len(folders) - len(runs)} of {len(folders)} runs finished before")
-        ended = run_each(runs, _Follower(display, folders), how)
+        ended = run_each(runs, _Follower(display, folders), means)
     not_begun = {run.folder for run in runs} - {result.prepared.folder for result in ended}
-    return _show([folder for folder in folders if folder not in not_begun], ended, root)
+    return Made(root, [folder for folder in folders if folder not in not_begun], ended)
 
 
-def resume(folder: Path, rounds: Number, quiet: bool, plain: bool, **means: Any) -> int:
-    how = Means(**means)
-    with Display(quiet=quiet, plain=plain or how.engine == "threads") as display:
-        result = take_up(folder.resolve(), _Follower(display), how, rounds=rounds)
+def resume(folder: Path, rounds: Number, quiet: bool, plain: bool, own_code: bool, **means: Any) -> int:
+    if own_code:
+        load_code(folder.resolve())
+    result = go_on(folder, rounds, Means(**means), quiet=quiet, plain=plain)
     return _show([result.prepared.folder], [result], result.prepared.folder)
+
+
+def go_on(folder: Path, rounds: int | None, means: Means, *, quiet: bool, plain: bool = False) -> Finished:
+    with Display(quiet=quiet, plain=plain or means.engine == "threads") as display:
+        return take_up(folder.resolve(), _Follower(display), means, rounds=rounds)
 
 
 class _Follower(Observer):
@@ -182,11 +204,16 @@ def plan(file: Path, overrides: Words, picture: Path | None, lines: int) -> None
             say(f"== {config.label} ==\n{told}\n" if several else told)
 
 
-def _planned(config: RunConfig, calibrate: Callable, picture: Path | None, lines: int) -> str:
-    """Prepares the run in a temporary folder, and draws its plan if asked. Returns what there is to say of it."""
+def prepared_for_a_plan(config: RunConfig, calibrate: Callable) -> tuple[Prepared, str]:
+    """Prepares the run in a folder that goes again. Returns what memory it needs, too, in a line for the user."""
     with tempfile.TemporaryDirectory(prefix="sheafgossip-plan-") as folder:
         prepared = prepare_run(config, Path(folder), Site(Path(folder), "ipc:///nowhere"), calibrate)
-        need = need_of(prepared).text
+        return prepared, need_of(prepared).text
+
+
+def _planned(config: RunConfig, calibrate: Callable, picture: Path | None, lines: int) -> str:
+    """Returns what there is to say of the run's plan, and draws it if asked."""
+    prepared, need = prepared_for_a_plan(config, calibrate)
     plan = prepared.plan
     assert plan
     roughly = "" if config.time.clock == "virtual" else "; on the wall clock, the run follows this only roughly"
@@ -200,9 +227,27 @@ def _planned(config: RunConfig, calibrate: Callable, picture: Path | None, lines
 
 
 def sweep(file: Path, grid: Words, seeds: int, jobs: int, overrides: Words, out: Path | None, quiet: bool) -> int:
+    grids = parse_grids(grid or ())
+    ended, finished, root = sweep_over(
+        lambda root: plan_sweep(file, overrides or (), grids, seeds, root), file, jobs, out, quiet=quiet
+    )
+    code = tell((each.run.folder, each.outcome, each.run.folder.name) for each in ended)
+    if finished.groups:
+        show_comparison(finished)
+    show(f"run folders, sweep.csv and runs.csv in: {relative(root)}")
+    if code:
+        say(f"the same command with --out {relative(root)} goes on with what is missing", err=True)
+    return code
+
+
+def sweep_over(
+    planned_in: Callable[[Path], Sweep], file: Path, jobs: int, out: Path | None, *, quiet: bool
+) -> tuple[list[Ended], Comparison, Path]:
+    """Makes the runs that are missing in ``out``, or in a new folder called as the file is, and its two tables. Returns
+    those that ended, a comparison of all that have finished, and the folder."""
     with ExitStack() as stack:
         root = stack.enter_context(new_folder(None, file)) if out is None else out.resolve()
-        plan = plan_sweep(file, overrides or (), parse_grids(grid or ()), seeds, root)
+        plan = planned_in(root)
         claim = stack.enter_context(alone_in(root))
         missing = plan.missing()
         prepared, total, seconds = prepare(missing), len(plan.runs), list[float]()
@@ -224,13 +269,7 @@ def sweep(file: Path, grid: Words, seeds: int, jobs: int, overrides: Words, out:
         finished = Comparison(summarize_all([folder for folder in folders if is_finished(folder)]), plan.keys)
         write_groups(root / "sweep.csv", finished)
         write_runs(root / "runs.csv", folders, plan.keys)
-    code = tell((each.run.folder, each.outcome, each.run.folder.name) for each in ended)
-    if finished.groups:
-        show_comparison(finished)
-    show(f"run folders, sweep.csv and runs.csv in: {relative(root)}")
-    if code:
-        say(f"the same command with --out {relative(root)} goes on with what is missing", err=True)
-    return code
+    return ended, finished, root
 
 
 def reproduce(

@@ -165,6 +165,7 @@ def _suitable(run_folder: Path) -> RunConfig:
         "algorithm": algorithm.traits.server != "exchanges" and not getattr(algorithm, "rotate_every", 0),
         "training.work": config.training.work == "full",
         "training.momentum": config.training.momentum == 0,
+        "training.optimizer": config.training.is_plain and config.training.schedule == "constant",
         "model.kind": config.model.kind in ("logistic", "linear") and not config.model.mix,
     }
     if wrong := ", ".join(key for key, suits in needs.items() if not suits):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...metrics.text import say, show
-from ...metrics.verification import render_directions, render_runs, verify_run
+from ...metrics.verification import Verified, render_directions, render_runs, verify_run
 from ...transport.connections import counts_bytes
 from ..config.sections import ConfigError, RunConfig, validate
 from ..studies.folders import new_folder, planned_in
@@ -49,24 +49,8 @@ class _Case(NamedTuple):
 
 
 def verify(floats: Sequence[int] | None, every: bool, out: Path | None) -> int:
-    """Runs each length with both exchanges, over tcp with and without keys, then over ipc, in folders that are kept
-    only in ``out``, and shows the comparison. Returns the exit code. Raises ConfigError without the kernel's counters.
-    """
-    if not counts_bytes():
-        raise ConfigError("verify: the kernel of this system does not count the bytes of TCP connections; use Linux")
-    lengths = dict.fromkeys(floats or _LENGTHS)
-    cases = [_Case(*case) for case in product(lengths, ("two-phase", "fused"), (False, True))]
-    configs = [case.config("tcp") for case in cases] + [case.config("ipc") for case in cases if not case.keys]
-    temporary = tempfile.TemporaryDirectory(prefix="sheafgossip-verify-")
-    with temporary if out is None else new_folder(out, Path("verify")) as root:
-        runs = run_each(planned_in(Path(root), configs), _Announcer())
-        good = {run.prepared.config.label: run.prepared.folder for run in runs if run.outcome.status == "finish"}
-        verified = []
-        for case in cases:
-            tcp, ipc = good.get(f"{case.name}, tcp"), good.get(f"{case._replace(keys=False).name}, ipc")
-            if tcp and ipc:
-                verified.append(verify_run(case.name, tcp, ipc, keys=case.keys))
-        code = tell((run.prepared.folder, run.outcome, run.prepared.config.label) for run in runs)
+    announcer = _Announcer()
+    verified, _ = compared_with_kernel(floats, out, announcer)
     if verified:
         show(render_runs(verified))
     if (connections := render_directions(verified, every=every)) is not None:
@@ -74,13 +58,40 @@ def verify(floats: Sequence[int] | None, every: bool, out: Path | None) -> int:
     complaints = [complaint for run in verified for complaint in run.complaints]
     for complaint in complaints:
         say(f"error: {complaint}", err=True)
-    if code or complaints:
-        return code or 1
+    if announcer.code or complaints:
+        return announcer.code or 1
     say(f"all {sum(run.comparison.connections for run in verified)} connections agree to the byte, in both directions")
     return 0
 
 
+def compared_with_kernel(
+    floats: Sequence[int] | None, out: Path | None, observer: Observer
+) -> tuple[list[Verified], list[Finished]]:
+    """Runs each length with both exchanges, over tcp with and without keys, then over ipc, in folders that are kept
+    only in ``out``. Returns the comparisons of those that finished, and how each run ended. Raises ConfigError without
+    the kernel's counters."""
+    if not counts_bytes():
+        raise ConfigError("verify: the kernel of this system does not count the bytes of TCP connections; use Linux")
+    lengths = dict.fromkeys(floats or _LENGTHS)
+    cases = [_Case(*case) for case in product(lengths, ("two-phase", "fused"), (False, True))]
+    configs = [case.config("tcp") for case in cases] + [case.config("ipc") for case in cases if not case.keys]
+    temporary = tempfile.TemporaryDirectory(prefix="sheafgossip-verify-")
+    with temporary if out is None else new_folder(out, Path("verify")) as root:
+        runs = run_each(planned_in(Path(root), configs), observer)
+        good = {run.prepared.config.label: run.prepared.folder for run in runs if run.outcome.status == "finish"}
+        verified = []
+        for case in cases:
+            tcp, ipc = good.get(f"{case.name}, tcp"), good.get(f"{case._replace(keys=False).name}, ipc")
+            if tcp and ipc:
+                verified.append(verify_run(case.name, tcp, ipc, keys=case.keys))
+    return verified, runs
+
+
 class _Announcer(Observer):
+    code = 0  # of the worst run so far
+
     def has_ended(self, finished: Finished) -> None:
+        label = finished.prepared.config.label
+        self.code = max(self.code, tell([(finished.prepared.folder, finished.outcome, label)]))
         if finished.outcome.status == "finish":
-            say(f"{finished.prepared.config.label}: finished", err=True)
+            say(f"{label}: finished", err=True)

@@ -62,20 +62,23 @@ _Partition = Literal["auto", "even", "classes", "clusters", "dirichlet", "quanti
 class DataSection(Section):
     """What is learned, and how it is spread over the clients."""
 
-    dataset: Literal["digits", _InFiles, "synthetic"] = "digits"
+    dataset: Literal["digits", _InFiles, "synthetic", "own"] = "digits"
     """digits comes with scikit-learn (1,797 images of 8x8), synthetic is drawn; npz is your own file with arrays x, y
-    and optionally their owners, table one with named columns. Each is described in docs/data.md."""
+    and optionally their owners, table one with named columns; own is what ``use`` returns. Each is described in
+    docs/data.md."""
+    use: str = ""
+    """Your own data, "FILE.py:NAME" or "package.module:NAME": a function without arguments that returns samples."""
     root: Annotated[Path | None, Needs("dataset", *get_args(_InFiles))] = None
     """Folder with the data set's files, or the file where it is one; without it, mnist, fashion-mnist and cifar10 are
     downloaded to a cache."""
-    task: Annotated[Task, Needs("dataset", "npz", "table", "synthetic")] = "classification"
-    """npz, table, synthetic: what the target is; school and sensors are regression, the others classification."""
+    task: Annotated[Task, Needs("dataset", "npz", "table", "synthetic", "own")] = "classification"
+    """npz, table, synthetic, own: what the target is; school and sensors are regression, the others classification."""
     target: Annotated[str, Needs("dataset", "table"), "table: the column to be predicted."] = "target"
-    client: Annotated[str | None, Needs("dataset", "npz", "table")] = None
-    """npz, table: the array or column that names the owner of a sample; "" says that there is none. Without this key it
-    is "client", where there is one."""
-    series: Annotated[bool, Needs("dataset", "npz")] = False
-    """npz: x of shape (n, steps, features) holds series, and not images of one channel."""
+    client: Annotated[str | None, Needs("dataset", "npz", "table", "own")] = None
+    """npz, table, own: the array or column that names the owner of a sample; "" says that there is none. Without this
+    key it is "client", where there is one."""
+    series: Annotated[bool, Needs("dataset", "npz", "own")] = False
+    """npz, own: x of shape (n, steps, features) holds series, and not images of one channel."""
     features: Annotated[tuple[str, ...], Needs("dataset", "table")] = ()
     """table: the columns to learn from; without this key all but target, client and those of data.drop."""
     drop: Annotated[tuple[str, ...], Needs("dataset", "table"), "table: columns that are left out."] = ()
@@ -122,6 +125,10 @@ class DataSection(Section):
     drift: DriftTable | None = None
     """Groups of clients whose images are turned otherwise from some round on."""
     test_fraction: Annotated[float, Gt(0), Lt(1), "Share of each client's samples that is kept for testing."] = 0.25
+    split: Literal["auto", "random", "official"] = "auto"
+    """Which samples those are. random: drawn; official: those that the data set has for testing (mnist, fashion-mnist,
+    cifar10, npz, own; a client needs one of either kind, and test_fraction has no part); auto: official where your own
+    data has some, else random."""
     evaluate_on: Literal["test", "validation"] = "test"
     """What models are evaluated on. test: the samples kept for testing; validation: the same share of each client's
     training samples, held out of them, while the test samples are in no shard: for choosing settings."""
@@ -135,3 +142,9 @@ class DataSection(Section):
     """Shift and scale every feature of a client to mean 0 and deviation 1 by its own training samples."""
     standardize_targets: bool = False
     """Regression: the same for every target; errors are then in units of the client's own deviation."""
+
+    def __post_init__(self) -> None:
+        if self.use and self.dataset in ("digits", "own"):
+            object.__setattr__(self, "dataset", "own")
+        elif self.use or self.dataset == "own":
+            raise ValueError(f'dataset = {self.dataset!r}: with use it is "own", without it is not')

@@ -1,5 +1,6 @@
 """Reads configuration files, their bases and overrides, and the runs that they describe."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,23 @@ from ...metrics.config_file import flat, parse as parse_toml, read_text
 from ...node.algorithms import INPUT_FILES
 from .sections import ConfigError, RunConfig, refuse, validate
 
+_GIVEN = "the configuration"
 _PATH_KEYS = [("topology", "path"), ("data", "root"), ("stragglers", "path")]
 _PATH_KEYS += [("algorithm", key) for key in INPUT_FILES]
 
 
-def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] | None = None) -> list[RunConfig]:
-    """Returns the runs that a file describes: one, or one for each of its [[compare]] tables. ``overrides`` are
-    "key=value" texts; they win over the file, a [[compare]] table wins over them, and ``setting``, {key with dots:
-    value}, over all. Relative paths start at the file's folder, those in overrides and setting at the current one.
-    Raises ConfigError."""
-    tree = read(path)
+Overrides = Sequence[str] | Mapping[str, Any]
+"""Changes of a configuration: "key=value" texts, or {key with dots: value}."""
+
+
+def load(
+    source: Path | Mapping[str, Any], overrides: Overrides = (), setting: Mapping[str, Any] | None = None
+) -> list[RunConfig]:
+    """Returns the runs that a file, or its tables, describe: one, or one for each of the [[compare]] tables.
+    ``overrides`` win over the file, a [[compare]] table wins over them, and ``setting``, {key with dots: value}, over
+    all. Relative paths start at the file's folder, those in tables, overrides and setting at the current one. Raises
+    ConfigError."""
+    tree = read(source) if isinstance(source, Path) else _whole(_tables(source), _GIVEN, Path.cwd())
     tree.pop("reproduction", None)  # what `sheafgossip reproduce` says of the runs
     variants, wanted, setting = tree.pop("compare", None) or [], _overrides(overrides), setting or {}
     if "compare" in wanted:
@@ -34,7 +42,7 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
     except ConfigError:  # only with what the command line adds is the file whole
         as_written = configs
     # what a file says itself, and not the one that it starts from, has an effect
-    own = parse_toml(read_text(path))
+    own = parse_toml(read_text(source)) if isinstance(source, Path) else _tables(source)
     for variant, config in zip(own.pop("compare", []), as_written, strict=False):
         refuse(dict.fromkeys(flat(variant, lists=True), ""), [config])
     refuse(dict.fromkeys(flat(own, lists=True), ""), as_written)
@@ -60,9 +68,13 @@ def _runs(tree: dict[str, Any], variants: Sequence[dict[str, Any]], setting: Map
     return configs
 
 
-def refuse_without_effect(overrides: Sequence[str], configs: Sequence[RunConfig], option: str = "--set") -> None:
+def refuse_without_effect(overrides: Overrides, configs: Sequence[RunConfig], option: str = "--set") -> None:
     """Raises ConfigError where an override of the command line has no effect in any of the runs."""
-    refuse({key: f"{option} {text}: " for text in overrides for key in flat(_overrides([text]), lists=True)}, configs)
+    if isinstance(overrides, Mapping):
+        told = dict.fromkeys(flat(_overrides(overrides), lists=True), "")
+    else:
+        told = {key: f"{option} {text}: " for text in overrides for key in flat(_overrides([text]), lists=True)}
+    refuse(told, configs)
 
 
 def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
@@ -75,18 +87,22 @@ def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}{included}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}{included}") from None
+    return _whole(tree, path, path.parent, (path, *above))
+
+
+def _whole(tree: dict[str, Any], name: object, folder: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
     variants = tree.get("compare", [])
     if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
-        raise ConfigError(f"{path}: compare must be written as [[compare]] tables")
+        raise ConfigError(f"{name}: compare must be written as [[compare]] tables")
     for part in (tree, *variants):
-        _absolute_paths(part, path.parent)
+        _absolute_paths(part, folder)
     base = tree.pop("base", None)
     if base is None:
         return tree
-    taken = {file.resolve() for file in (path, *above)}
-    if not isinstance(base, str) or not base or _resolved(path.parent, base, f"{path}: base") in taken:
-        raise ConfigError(f"{path}: base = {base!r}: must be the name of another configuration file")
-    return _merge(read(path.parent / base, (path, *above)), tree)
+    taken = {file.resolve() for file in above}
+    if not isinstance(base, str) or not base or _resolved(folder, base, f"{name}: base") in taken:
+        raise ConfigError(f"{name}: base = {base!r}: must be the name of another configuration file")
+    return _merge(read(folder / base, above), tree)
 
 
 def _absolute_paths(tree: dict[str, Any], start: Path) -> dict[str, Any]:
@@ -94,7 +110,17 @@ def _absolute_paths(tree: dict[str, Any], start: Path) -> dict[str, Any]:
         values = tree.get(section)
         if isinstance(values, dict) and isinstance(values.get(key), str) and values[key]:
             values[key] = str(_resolved(start, values[key], f"{section}.{key}"))
+    _absolute_uses(tree, start)
     return tree
+
+
+def _absolute_uses(table: dict[str, Any], start: Path) -> None:
+    for key, value in table.items():
+        if key == "use" and isinstance(value, str) and ".py:" in value:  # else it is a module of a package
+            table[key] = str(_resolved(start, value, key))
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, dict):
+                _absolute_uses(each, start)
 
 
 def _resolved(start: Path, name: str, key: str) -> Path:
@@ -109,15 +135,17 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = base | over
     for key in base.keys() & over.keys():
         if isinstance(base[key], dict) and isinstance(over[key], dict):
-            name = base[key].get("name")
-            if key != "algorithm" or over[key].get("name", name) == name:
+            same = all(over[key].get(name, base[key].get(name)) == base[key].get(name) for name in ("name", "use"))
+            if key != "algorithm" or same:
                 merged[key] = _merge(base[key], over[key])
     return merged
 
 
-def _overrides(texts: Sequence[str]) -> dict[str, Any]:
+def _overrides(given: Overrides) -> dict[str, Any]:
+    if isinstance(given, Mapping):
+        return _tables(given)
     values = {}
-    for text in texts:
+    for text in given:
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes of a shell that are no letters
             raise ConfigError(f"--set {text}: is not UTF-8 text")
         key, equals, value = text.partition("=")
@@ -135,8 +163,13 @@ def parse(value: str) -> Any:
         return value.strip()
 
 
+def _tables(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns tables of Python's, whose keys may have dots; they are not changed."""
+    return _tree(copy.deepcopy(dict(given)), _GIVEN)
+
+
 def _tree(values: Mapping[str, Any], option: str) -> dict[str, Any]:
-    """Returns {"a": {"b": 1}} of {"a.b": 1}, from an option of the command line."""
+    """Returns {"a": {"b": 1}} of {"a.b": 1}, from an option of the command line or from Python."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *sections, last = key.split(".")

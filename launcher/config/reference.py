@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from ...node.algorithms import ALGORITHMS, Algorithm
+from ...node.algorithms import ALGORITHMS, Algorithm, installed, own_kind
 from ...node.settings import ArchitectureSettings
 from ...topology.section import Needs, Section
 from .sections import RunConfig, keys_of
@@ -49,18 +49,23 @@ def _sections() -> Iterator[str]:
         number = " There may be any number of these tables." if "[[" in title else ""
         yield _line(section.__doc__) + number
         yield from _keys(section, keys_of(section))
-    names = ", ".join(f"`{json.dumps(name)}`" for name in ALGORITHMS)
+    known = ALGORITHMS | {name: own_kind(use) for name, use in installed().items()}
+    names = ", ".join(f"`{json.dumps(name)}`" for name in known)
     default = json.dumps(keys_of(RunConfig)["algorithm"].default.name)
     yield "## `[algorithm]`"
-    yield f"- **`name`** · one of {names} · required in this table; without the table, `{default}`"
+    yield f"- **`name`** · one of {names} · required in this table without `use`; without the table, `{default}`"
+    yield (
+        '- **`use`** · text\n\n  An algorithm of your own, "FILE.py:CLASS" or "package.module:CLASS" '
+        "([add-an-algorithm.md](add-an-algorithm.md)); its fields are the other keys."
+    )
     yield "The other keys depend on the algorithm."
-    for name, algorithm in ALGORITHMS.items():
+    for name, algorithm in known.items():
         yield f"### `name = {json.dumps(name)}`"
         own = algorithm.__doc__ or ""
         if own.startswith(f"{algorithm.__name__}("):  # made by dataclass: its file says it, in the first paragraph
             own = sys.modules[algorithm.__module__].__doc__ or ""
         yield _line(own.partition("\n\n")[0])
-        yield from list(_keys(algorithm, keys_of(algorithm).keys() - {"name"})) or ["No further keys."]
+        yield from list(_keys(algorithm, keys_of(algorithm).keys() - {"name", "use"})) or ["No further keys."]
 
 
 def _keys(section: type, names: Iterable[str]) -> Iterator[str]:
@@ -75,8 +80,8 @@ def _keys(section: type, names: Iterable[str]) -> Iterator[str]:
         about = [f"- **`{name}`**", _values(key.annotation, key.metadata)]
         if key.default is None or key.is_required():
             about.append("required" if key.is_required() else "not set by default")
-        elif not isinstance(key.default, Section):
-            about.append(f"default `{json.dumps(key.default)}`")  # in TOML it is the same
+        elif not isinstance(default := key.get_default(call_default_factory=True), Section):
+            about.append(f"default `{json.dumps(default)}`")  # in TOML it is the same
         conditions = []
         for needs in (each for each in key.metadata if isinstance(each, Needs)):
             keys = " or ".join(f"`{key}`" for key in needs.keys)
@@ -94,6 +99,8 @@ def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
     if get_origin(kind) is Literal:
         values = [f"`{json.dumps(value)}`" for value in get_args(kind)]
         return "one of " + ", ".join(values) if len(values) > 1 else values[0]
+    if get_origin(kind) is dict:
+        return "table"
     if get_origin(kind) is tuple:
         least = next((limit.min_length for limit in bounds if hasattr(limit, "min_length")), 0)
         most = next((limit.max_length for limit in bounds if hasattr(limit, "max_length")), None)

@@ -15,7 +15,9 @@ from pydantic import Field, GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from ...metrics.config_file import flat
-from ...node.algorithms import ALGORITHMS, Algorithm
+from ...node import own_code
+from ...node.algorithms import ALGORITHMS, Algorithm, installed, own_kind
+from ...node.algorithms.base import Traits
 from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 from ...topology.errors import shown
 from ...topology.generators import TopologySpec
@@ -63,6 +65,7 @@ class ComputeSection(Section):
 
 
 _ONE_OF: Any = Annotated[Union[tuple(ALGORITHMS.values())], Field(discriminator="name")]  # noqa: UP007 (from the table)
+_DEFAULT = ALGORITHMS["sheaf-fmtl"]()
 AlgorithmSection = Annotated[Any, GetPydanticSchema(lambda _, schema_of: schema_of(_ONE_OF))]
 
 
@@ -79,7 +82,7 @@ class RunConfig(Section):
     data: DataSection = DataSection()
     model: ModelSettings = ModelSettings()
     training: Training = Training()
-    algorithm: AlgorithmSection = ALGORITHMS["sheaf-fmtl"]()
+    algorithm: AlgorithmSection = _DEFAULT
     """Settings of the algorithm that ``algorithm.name`` chooses."""
     evaluation: Evaluation = Evaluation()
     checkpoints: Checkpoints = Checkpoints()
@@ -120,26 +123,96 @@ class RunConfig(Section):
         object.__setattr__(self, "written", keys)
         return self
 
+    @property
+    def uses(self) -> dict[str, str]:
+        """{key: the user's code that it names}"""
+        found = {"algorithm.use": self.algorithm.use, "model.use": self.model.use, "data.use": self.data.use}
+        found["training.loss.use"] = self.training.loss.use
+        found |= {f"evaluation.metrics.{number}.use": each.use for number, each in enumerate(self.evaluation.metrics)}
+        found |= {f"model.mix.{number}.use": each.use for number, each in enumerate(self.model.mix)}
+        return {key: use for key, use in found.items() if use}
+
     def to_toml(self) -> str:
-        return tomli_w.dumps(_adapter(RunConfig).dump_python(self, mode="json", exclude_none=True))
+        tree = _dumped(RunConfig, self.but(algorithm=_DEFAULT))
+        tree["algorithm"] = _dumped(type(self.algorithm), self.algorithm)
+        if not self.algorithm.use:
+            del tree["algorithm"]["use"]
+        return tomli_w.dumps(tree)
 
 
-def validate(tree: dict[str, Any]) -> RunConfig:
-    """Raises ConfigError with a line for each key at fault."""
-    written = {part for key in flat(tree, lists=True) for part in accumulate(key.split("."), "{}.{}".format)}
+def _dumped(kind: type, value: Any) -> dict[str, Any]:
+    return _adapter(kind).dump_python(value, mode="json", exclude_none=True)
+
+
+def validate(tree: dict[str, Any], *, from_run: bool = False) -> RunConfig:
+    """Raises ConfigError with a line for each key at fault. Executes the code that it names; ``from_run``, whose folder
+    anyone may have written, only if that has been done before."""
+    tree = _with_installed(tree)
+    section, problems, algorithm = tree.get("algorithm"), [], None
+    rest = tree
+    if isinstance(section, dict) and "use" in section:
+        rest = {key: value for key, value in tree.items() if key != "algorithm"}
+        kind = _own_kind(section["use"], from_run=from_run)
+        try:
+            algorithm = as_section(kind, {"name": kind.name or _words(kind.__name__)} | section)
+            if not isinstance(algorithm.traits, Traits):
+                raise ConfigError(
+                    f"{kind.__name__}.traits = {shown(algorithm.traits)}: must be sheafgossip.Traits(...)"
+                )
+        except ValidationError as error:
+            problems += [each | {"loc": ("algorithm", "use", *each["loc"])} for each in error.errors()]
     try:
-        return as_section(RunConfig, tree)._as_written(frozenset(written))
+        config = as_section(RunConfig, rest)
     except ValidationError as error:
-        problems = error.errors()
-        # of a list with an entry that is wrong, only the entry is told
+        problems += error.errors()
+    if problems:  # of a list with an entry that is wrong, only the entry is told
         above = {problem["loc"][:length] for problem in problems for length in range(len(problem["loc"]))}
-        raise ConfigError(*(_explain(each, tree) for each in problems if each["loc"] not in above)) from None
+        raise ConfigError(*(_explain(each, tree) for each in problems if each["loc"] not in above))
+    if algorithm is not None:
+        config = config.but(algorithm=algorithm)
+    written = {part for key in flat(tree, lists=True) for part in accumulate(key.split("."), "{}.{}".format)}
+    return config._as_written(frozenset(written))
+
+
+def _with_installed(tree: dict[str, Any]) -> dict[str, Any]:
+    """Puts in where the class is of an algorithm that an installed package brings, which is called by its name."""
+    section: Any = tree.get("algorithm")
+    name = section.get("name") if isinstance(section, dict) and "use" not in section else None
+    if not isinstance(name, str) or name in ALGORITHMS or name not in installed():
+        return tree
+    return tree | {"algorithm": section | {"use": installed()[name]}}
+
+
+def _own_kind(use: Any, *, from_run: bool) -> type[Algorithm]:
+    if not isinstance(use, str):
+        raise ConfigError(f"algorithm.use = {shown(use)}: must be a string")
+    if from_run and not own_code.is_loaded(use, "algorithm.use"):
+        raise ConfigError(f"algorithm.use = {use!r}: nothing that a run's folder names is executed")
+    kind = own_kind(use)
+    try:
+        _adapter(kind)
+        keys_of(kind)
+    except Exception as error:  # of a type that no key can have
+        raise ConfigError(
+            f"algorithm.use = {use!r}: a field of {kind.__name__} is no key: {' '.join(str(error).split())[:200]}"
+        ) from None
+    return kind
+
+
+def _words(name: str) -> str:
+    """half-way of HalfWay."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 
 
 def as_section(section: type[_S], tree: dict[str, Any]) -> _S:
     """Raises pydantic's ValidationError."""
     # Strict, so that true is no number; as JSON, so that a list may become a tuple all the same
-    return _adapter(section).validate_json(json.dumps(tree, default=str), strict=True)
+    return _adapter(section).validate_json(json.dumps(tree, default=_plain), strict=True)
+
+
+def _plain(value: Any) -> Any:
+    """Returns the number of numpy's; of anything else its text."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def _explain(problem: Any, tree: Mapping[str, Any]) -> str:
@@ -150,7 +223,8 @@ def _explain(problem: Any, tree: Mapping[str, Any]) -> str:
         where.append("name")
         value = value.get("name") if isinstance(value, dict) else value
     path = ".".join(map(str, where))
-    key, names = path or "the configuration", ", ".join(map(repr, ALGORITHMS))
+    key = path or "the configuration"
+    names = ", ".join(map(repr, [*ALGORITHMS, *installed()])) if path == "algorithm.name" else ""
     match kind:
         case "extra_forbidden" | "unexpected_keyword_argument":
             return _unknown(where, tree)
@@ -193,11 +267,14 @@ def _unknown(where: Sequence[Any], tree: Mapping[str, Any]) -> str:
     section: Any = RunConfig
     for part in where[:-1]:
         if part == "algorithm":
-            section = ALGORITHMS[tree.get("algorithm", {}).get("name", keys_of(RunConfig)["algorithm"].default.name)]
+            given = tree.get("algorithm", {})
+            section = own_kind(given["use"]) if "use" in given else ALGORITHMS[given.get("name", _DEFAULT.name)]
         elif not isinstance(part, int):
             kind = keys_of(section)[part].annotation  # a table, tables, or perhaps one
             section = kind if isinstance(kind, type) else get_args(kind)[0]
     name, allowed = str(where[-1]), list(keys_of(section)) + (["base", "compare"] if section is RunConfig else [])
+    if section in ALGORITHMS.values():
+        allowed.remove("use")
     elsewhere = [f"{place}.{name}" for place, table in _sections().items() if name in keys_of(table)]
     close = difflib.get_close_matches(name, allowed, n=1) or elsewhere
     hint = f" (did you mean {close[0]}?)" if close else ""
@@ -259,8 +336,9 @@ def _is_meant(section: Section | Algorithm, name: str, prefix: str, config: RunC
         return value != keys[name].default
     if f"{prefix}{name}" not in config.written or value is None or value in ("", ()):
         return False
-    in_full = all(f"{prefix}{key}" in config.written for key, each in keys.items() if each.default is not None)
-    return not (in_full and value == keys[name].default)
+    stated = {key for key, each in keys.items() if each.get_default(call_default_factory=True) not in (None, {})}
+    in_full = all(f"{prefix}{key}" in config.written for key in stated)
+    return not (in_full and value == keys[name].get_default(call_default_factory=True))
 
 
 def _unmet(metadata: Sequence[Any], table: Any, prefix: str, config: RunConfig) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _DAMAGED = (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_CLIENT = "client"  # the column, or array, that names owners where data.client does not say
+CLIENT = "client"  # the column, or array, that names owners where data.client does not say
 _TABLES = (".csv", ".csv.gz", ".npz", ".parquet")
 _SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 _MOST_TEXTS = 64
@@ -132,7 +132,7 @@ def load_table(section: DataSection) -> Pool:
     data.features, are features. A column of text gives one feature for each text, 0 or 1."""
     source = Source.of(section, "the .csv, .npz or .parquet file")
     frame, told = _read_columns(source)
-    client = (_CLIENT if _CLIENT in frame else "") if section.client is None else section.client
+    client = (CLIENT if CLIENT in frame else "") if section.client is None else section.client
     features = _features(section, source, frame, client)
     used = frame[[section.target, *filter(None, [client]), *features]]
     if complaints := "; ".join(_complaints(section, used, features)):
@@ -269,31 +269,37 @@ def load_npz(section: DataSection) -> Pool:
     channels; bytes that are images run from 0 to 255; with data.series (n, steps, features). y: (n,), for regression
     also (n, targets). data.client: (n,), anything that sorts. x_train, x_test and so on are taken as one."""
     source = Source.of(section, "the .npz file")
-    client = section.client
     with source.npz() as file:
-        there, holds = set(file.files), f"it holds arrays {', '.join(file.files) or '(none)'}"
-        parts = ["_train", "_test"] if there.issuperset(_SPLIT) and not there & {"x", "y"} else [""]
-        if parts == [""] and not there >= {"x", "y"}:
-            raise source.wrong(f"{holds}; needed are x, y (and {_CLIENT}, if you like) or {', '.join(_SPLIT)}")
-        if client is None:
-            client = _CLIENT if there.issuperset(f"{_CLIENT}{part}" for part in parts) else ""
-        named = [f"{client}{part}" for part in parts]
-        if client in ("x", "y") or (client and not there.issuperset(named)):
-            raise source.wrong(f'data.client = "{client}": needed is {" and ".join(named)}; {holds}')
-        arrays = {}
-        for name in filter(None, ("x", "y", client)):
-            first, *others = [source.array(file, f"{name}{part}") for part in parts]
-            if others and first.shape[1:] != others[0].shape[1:]:
-                fits = f"which does not fit {name}_test, {others[0].shape}"
-                raise source.wrong(f"{name}_train has shape {first.shape}, {fits}")
-            arrays[name] = np.concatenate([first, *others]) if others else first
+        return pool_of(section, source, file.files, lambda name: source.array(file, name))
+
+
+def pool_of(section: DataSection, source: Source, names: Iterable[str], array: Callable[[str], np.ndarray]) -> Pool:
+    client, there, tests = section.client, set(names), None
+    holds = f"it holds arrays {', '.join(names) or '(none)'}"
+    parts = ["_train", "_test"] if there.issuperset(_SPLIT) and not there & {"x", "y"} else [""]
+    if parts == [""] and not there >= {"x", "y"}:
+        raise source.wrong(f"{holds}; needed are x, y (and {CLIENT}, if you like) or {', '.join(_SPLIT)}")
+    if client is None:
+        client = CLIENT if there.issuperset(f"{CLIENT}{part}" for part in parts) else ""
+    named = [f"{client}{part}" for part in parts]
+    if client in ("x", "y") or (client and not there.issuperset(named)):
+        raise source.wrong(f'data.client = "{client}": needed is {" and ".join(named)}; {holds}')
+    arrays = {}
+    for name in filter(None, ("x", "y", client)):
+        first, *others = [array(f"{name}{part}") for part in parts]
+        if others and first.shape[1:] != others[0].shape[1:]:
+            fits = f"which does not fit {name}_test, {others[0].shape}"
+            raise source.wrong(f"{name}_train has shape {first.shape}, {fits}")
+        arrays[name] = np.concatenate([first, *others]) if others else first
+        if others:
+            tests = np.arange(len(arrays[name])) >= len(first)
     x, scale = _inputs(source, arrays["x"], section.series)
     for name, values in arrays.items():
         if len(values) != len(x):
             raise source.wrong(f"x has {len(x)} samples and {name} has {len(values)}")
     owned = source.owners(client, arrays[client]) if client else {}
     y, outputs = source.targets("y", arrays["y"], section.task)
-    return Pool(x, y, section.task, outputs, scale, **owned)
+    return Pool(x, y, section.task, outputs, scale, tests=tests, **owned)
 
 
 def _inputs(source: Source, x: np.ndarray, series: bool) -> tuple[np.ndarray, float]:

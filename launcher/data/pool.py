@@ -30,6 +30,7 @@ class Pool:
     owners: tuple[str, ...] | None = None  # the names of owners 0, 1, ..., where they have any
     groups: np.ndarray | None = None  # of each owner, int64 (owners,), where it is known whose data are similar
     in_time_order: bool = False  # whether samples are: then the latest of a client's are its test samples
+    tests: np.ndarray | None = None  # bool (n,): those that the data set has for testing, where it says so
     told: tuple[str, ...] = ()  # what there is to tell of how the samples were read
 
     def __len__(self) -> int:

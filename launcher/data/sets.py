@@ -18,6 +18,7 @@ import numpy as np
 from ...topology.randomness import generator
 from ..config.data import DataSection
 from .files import Source, first_line, load_npz, load_sensors, load_table
+from .own import load_own
 from .pool import DataError, Pool
 
 _LARGEST = 1 << 30
@@ -37,7 +38,8 @@ def load(section: DataSection, seed: int, clients: int = 1) -> Pool:
     if section.samples == 0:
         return pool
     rows = np.sort(generator(seed, "samples").choice(len(pool), section.samples, replace=False))
-    return replace(pool, x=pool.x[rows], y=pool.y[rows], client=None if pool.client is None else pool.client[rows])
+    of_rows = {name: getattr(pool, name) for name in ("x", "y", "client", "tests")}
+    return replace(pool, **{name: values[rows] for name, values in of_rows.items() if values is not None})
 
 
 def _draw_synthetic(section: DataSection, seed: int, clients: int) -> Pool:
@@ -99,7 +101,8 @@ def _load_mnist(section: DataSection) -> Pool:
     train, test = images
     if train.shape[1:] != test.shape[1:]:
         raise DataError(f"{files[0].parent}: training images are {train.shape[1:]}, test images {test.shape[1:]}")
-    return _ten_classes(np.concatenate(images)[:, None], np.concatenate(labels))
+    pool = _ten_classes(np.concatenate(images)[:, None], np.concatenate(labels))
+    return replace(pool, tests=np.arange(len(pool)) >= len(train))
 
 
 def _folder_of(section: DataSection) -> Path:
@@ -142,7 +145,8 @@ def _load_cifar10(section: DataSection) -> Pool:
         raise DataError(f'data.root = "{section.root}" lacks {_CIFAR_FOLDER}')
     parts = [_torchvision(section, f"a folder with {_CIFAR_FOLDER}", train=train) for train in (True, False)]
     images = np.concatenate([part.data for part in parts])
-    return _ten_classes(np.moveaxis(images, 3, 1), np.concatenate([part.targets for part in parts]))
+    pool = _ten_classes(np.moveaxis(images, 3, 1), np.concatenate([part.targets for part in parts]))
+    return replace(pool, tests=np.arange(len(pool)) >= len(parts[0].data))
 
 
 def _torchvision(section: DataSection, wanted: str, **options: bool) -> Any:
@@ -258,5 +262,5 @@ _LOADERS: dict[str, Callable[[DataSection], Pool]] = {
     **{"digits": _load_digits, "cifar10": _load_cifar10},
     **dict.fromkeys(("mnist", "fashion-mnist"), _load_mnist),
     **dict.fromkeys(("school", "vehicle", "gleam"), _load_matlab),
-    **{"har": _load_har, "sensors": load_sensors, "npz": load_npz, "table": load_table},
+    **{"har": _load_har, "sensors": load_sensors, "npz": load_npz, "own": load_own, "table": load_table},
 }

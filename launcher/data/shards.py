@@ -175,9 +175,22 @@ def _divisions(section: DataSection, pool: Pool, owned: Partition, seed: int) ->
     order = generator(seed, "reduced").permutation(len(owned)).tolist()
     reduced = set(order[: round(section.reduced_clients * len(owned))])
     divided = []
+    official = section.split == "official" or (section.split == "auto" and section.use and pool.tests is not None)
+    if official and pool.tests is None:
+        why = f"data.dataset = {section.dataset!r} does not tell which samples are for testing"
+        raise DataError.of("data.split", "official", why, "'random'")
     for client, rows in enumerate(owned):
         rows = np.sort(rows)[::-1] if pool.in_time_order else generator(seed, "split", client).permutation(rows)
-        train, test = _divide(rows, section.test_fraction, section.reduced_to if client in reduced else 1.0)
+        share = section.reduced_to if client in reduced else 1.0
+        if official:
+            assert pool.tests is not None
+            train, test = rows[~pool.tests[rows]], rows[pool.tests[rows]]
+            if not len(train) or not len(test):
+                lacks = f"client {client} has no {'test' if len(train) else 'training'} samples of the official split"
+                raise DataError.of("data.split", section.split, lacks, "'random', or fewer clients")
+            train = train[: max(round(share * len(train)), 1)]
+        else:
+            train, test = _divide(rows, section.test_fraction, share)
         if section.evaluate_on == "validation":
             if len(train) < 2:
                 raise DataError.of("data.evaluate_on", "validation", f"client {client} has one training sample", "test")

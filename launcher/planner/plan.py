@@ -42,7 +42,7 @@ class SentMessage(NamedTuple):
     copies: int  # 0: lost on the way
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """``schedules`` and ``incarnations`` are one entry a process, ``messages`` in the order in which they are sent."""
 
@@ -68,6 +68,11 @@ class Plan:
             ((schedule.uses > 0) & (schedule.uses != np.arange(1, len(schedule.uses) + 1)[:, None, None])).any()
             for schedule in self.schedules
         )
+
+    def __repr__(self) -> str:
+        from .timeline import figures
+
+        return "\n".join(f"{name:<36}{value}".rstrip() for name, value in figures(self))
 
     @property
     def end_s(self) -> float:

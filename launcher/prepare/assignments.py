@@ -8,6 +8,9 @@ from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
+
+from ...node import own_code
 from ...node.algorithms import link
 from ...node.algorithms.base import RunFacts
 from ...node.assignment import Assignment, Deployment, Neighbour, Period, Run
@@ -48,7 +51,7 @@ def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architectur
     """Deals one to each client, so that every first n clients hold the architectures in proportion to their shares; a
     server comes last, with that of the first client, or the one on all features. Raises ConfigError."""
     sections = (config.model, *config.model.mix)
-    choices = [Architecture.of(section, data.input_shape, data.outputs) for section in sections]
+    choices = [_architecture(config, number, data) for number in range(len(sections))]
     server = [] if config.algorithm.traits.server == "none" else [choices[0]]
     if config.data.features_held < 1:
         if len(set(config.data.tasks)) > 1:
@@ -72,6 +75,25 @@ def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architectur
         dealt[chosen] += 1
         architectures.append(replace(choices[chosen], outputs=client.outputs))
     return architectures + server
+
+
+def _architecture(config: RunConfig, number: int, data: DataSummary) -> Architecture:
+    """Returns that of [model], or of a table of model.mix."""
+    section = (config.model, *config.model.mix)[number]
+    architecture = Architecture.of(section, data.input_shape, data.outputs)
+    if not section.use:
+        return architecture
+    from ...node.model.own import measured  # loads torch
+
+    for key, value, default in (
+        ("data.tasks", config.data.tasks, ("classes",)),
+        ("model.init", config.model.init, "uniform"),
+    ):
+        if value != default:
+            raise ConfigError.of(key, value, "a model of your own has one task, and starts as it is made", default)
+    key = "model.use" if number == 0 else f"model.mix.{number - 1}.use"
+    about = data.input_shape, data.outputs, data.task
+    return replace(architecture, own=measured(section.use, key, section.options, about, np.dtype(config.model.dtype)))
 
 
 def assign(
@@ -140,6 +162,7 @@ def _run_of(
         drift_round=0 if config.data.drift is None else config.data.drift.at_round,
         rounds_a_period=graphs.rounds_each,
         scenario=config.has_scenario,
+        code=own_code.digests(config.uses),
     )
 
 

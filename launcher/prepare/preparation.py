@@ -14,10 +14,12 @@ import psutil
 import zmq
 
 from ...metrics.config_file import require_plain_file
+from ...node import own_code
 from ...node.algorithms import ALGORITHMS, Algorithm, link
 from ...node.algorithms.flt import FLT, Autoencoder, EncoderError
 from ...node.assignment import Assignment, Neighbour
 from ...topology import Graph, GraphSequence, draw_sequence
+from ...topology.errors import shown
 from ...topology.randomness import generator
 from ...transport.wire import message_wire_bytes, pack_header
 from ..config.sections import ConfigError, RunConfig
@@ -42,7 +44,7 @@ def once_for_alike(calibrate: Calibrate) -> Calibrate:
     times: dict[tuple[object, ...], float] = {}
 
     def time_a_step(assignment: Assignment, steps: int) -> float:
-        key = assignment.architecture, assignment.run.task, assignment.model.dtype, assignment.training, steps
+        key = assignment.architecture, assignment.run.task, assignment.model.dtype, repr(assignment.training), steps
         if key not in times:
             times[key] = calibrate(assignment, steps)
         return times[key]
@@ -59,7 +61,7 @@ def prepare_run(config: RunConfig, folder: Path, site: Site, calibrate: Calibrat
 
 
 def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate | None = None) -> Prepared:
-    """Prepares a run without its folder, of which only ``shards`` and a calibration's log are filled."""
+    """Prepares a run without its folder, of which only ``shards``, ``code`` and a calibration's log are filled."""
     _check_algorithm(config)
     transport, records = config.transport, site.records
     if transport.keyed and not zmq.has("curve"):
@@ -70,8 +72,17 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
     check_graphs(config, graphs)
     if transport.protocol == "tcp" and not site.hosts[0].address:
         _check_reach(transport.host, graphs.union)
+    for name, text in own_code.sources(config.uses).items():
+        copy = folder / own_code.FOLDER / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text, encoding="utf-8")
     data = prepare(config.data, config.clients, config.seed, folder / "shards")
-    assignments = assign(config, folder, graphs, deal_architectures(config, data), data, site)
+    architectures = deal_architectures(config, data)
+    if loss := config.training.loss.use:
+        from ...node.model.own import check_loss  # loads torch
+
+        check_loss(loss, config.training.loss.options, architectures[0].outputs, data.task)
+    assignments = assign(config, folder, graphs, architectures, data, site)
     plan = None
     if config.has_scenario:
         if config.compute.step_s is None:
@@ -95,9 +106,11 @@ def _check_algorithm(config: RunConfig) -> None:
         raise ConfigError.of("time.staleness", time.staleness, why, "0; time.deadline_s bounds the wait")
     if config.has_scenario and traits.no_scenario:
         raise ConfigError(traits.no_scenario)
-    if config.training.momentum and not traits.momentum:
-        why = f"the local steps of {name} are its own, without momentum"
-        raise ConfigError.of("training.momentum", config.training.momentum, why, 0)
+    if not traits.momentum:
+        for key, none in (("optimizer", "sgd"), ("momentum", 0), ("clip", 0)):
+            if (value := getattr(config.training, key)) != none:
+                why = f"the local steps of {name} are its own, by plain SGD"
+                raise ConfigError.of(f"training.{key}", value, why, shown(none))
     if time.deaths == "continue" and traits.tolerates == "nothing":
         why = f"{name} with these settings needs every message, and who dies sends none"
         instead = f"'fail'; or use {traits.more_tolerant}" if traits.more_tolerant else "'fail'"

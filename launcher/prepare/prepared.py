@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from ...metrics.store import CONFIG, CONFIG_DIGEST, CONSTANT_METRIC, OWNERS, Store
+from ...metrics.store import CODE, CONFIG, CONFIG_DIGEST, CONSTANT_METRIC, OWNERS, Store
 from ...metrics.text import duration
 from ...node.algorithms import algorithm_of, links_of
 from ...node.assignment import Assignment
@@ -76,6 +76,8 @@ def write_down(prepared: Prepared) -> Store:
         about[OWNERS] = json.dumps(owners, ensure_ascii=False)
     if data.constant_metric is not None:
         about[CONSTANT_METRIC] = repr(data.constant_metric)
+    if code := prepared.assignments[0].run.code:
+        about[CODE] = json.dumps(code)
     store.describe(about)
     if has_digests:
         store.describe({CONFIG_DIGEST: sha256(config.to_toml().encode()).hexdigest(), CONFIG: config.to_toml()})

@@ -30,7 +30,7 @@ _HEARTBEAT_MS, _SILENCE_MS = 1000, 3000  # how often each end asks for a sign, a
 _STATES = "state/*/*.safetensors", "sent/*.safetensors"
 _ALLOWED = re.compile(
     r"(shards|plan)/node-\d{4,7}\.safetensors|state/round-\d{6,9}/(node|sent)-\d{4,7}\.safetensors|"
-    r"sent/node-\d{4,7}\.\d{1,3}\.safetensors|"
+    r"sent/node-\d{4,7}\.\d{1,3}\.safetensors|code/([^/.][^/]*/)*[^/.][^/]*\.py|"
     rf"log/node-\d{{4,7}}\.log|({'|'.join(INPUT_FILES)})\.safetensors"
 )
 

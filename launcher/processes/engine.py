@@ -140,7 +140,8 @@ class LocalEngine(Engine):
                     self._process = subprocess.Popen(
                         [sys.executable, "-m", _FORK_SERVER, *map(str, arguments)],
                         pass_fds=[theirs.fileno(), self._lock],
-                        env=os.environ | ONE_THREAD,
+                        # what this process can import, the user's code may import there, too
+                        env=os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                         stdin=subprocess.DEVNULL,
                         start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
                     )

@@ -73,7 +73,13 @@ class _Server:
         from ...node.algorithms import libraries_for
 
         parts = [Assignment.from_json(assignment) for assignment in assignments]
-        _load(libraries_for(parts))
+        try:
+            _load(libraries_for(parts))
+        except Exception:  # of the user's code
+            self._launcher.send(FromClient(parts[0].node, Failed(traceback.format_exc())))
+            for part in parts:
+                self._launcher.send(Exited(part.node, None))
+            return
         lines: list[tuple[socket.socket, socket.socket]] = []
         pids: list[int] = []
         failpoint("fork")

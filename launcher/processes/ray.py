@@ -17,6 +17,7 @@ import numpy as np
 import zmq
 
 from ...metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord, Record, ResourceRecord
+from ...node import own_code
 from ...node.algorithms import INPUT_FILES
 from ...node.assignment import Assignment
 from ...topology.errors import install
@@ -300,6 +301,7 @@ class RayEngine(Engine):
 def _files_of(assignment: Assignment) -> Iterator[tuple[Path, str]]:
     """What a client reads, and its name in the run's folder."""
     paths = [assignment.shard, assignment.schedule]
+    paths += [assignment.run.folder / own_code.FOLDER / name for name in assignment.run.code]
     if (round := assignment.incarnation.resumed_at) > 0:
         numbers = assignment.node, *(peer.node for peer in assignment.neighbours)
         paths += [path for node in numbers for path in assignment.checkpoint_of(node, round)]

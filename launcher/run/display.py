@@ -200,6 +200,9 @@ def _local_work(training: Training) -> str:
         "steps": f"{training.steps} mini-batch{steps} of {training.batch_size} samples",
         "epochs": f"{training.epochs} pass{epochs} over the training samples in mini-batches of {training.batch_size}",
     }[training.work]
-    more = [f"momentum {training.momentum:g}"] if training.momentum else []
+    more: list[str] = [training.optimizer] if training.optimizer != "sgd" else []
+    more += [f"{training.schedule} schedule"] if training.schedule != "constant" else []
+    more += [f"momentum {training.momentum:g}"] if training.momentum else []
+    more += [f"gradients clipped at {training.clip:g}"] if training.clip else []
     more += [f"l2 {training.l2:g}"] if training.l2 else []
     return ", ".join([f"{work} a round", f"alpha {training.alpha:g}", *more])

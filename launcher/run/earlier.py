@@ -1,6 +1,7 @@
 """Runs from before: how far each is, and how one is taken up, from the last round of which all is there and sound, or
 given more rounds than it began with, from where it can go on as if it had had them from the start."""
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,8 +16,9 @@ from ...metrics.config_file import config_text, flat, parse, read_config
 from ...metrics.events import status_of
 from ...metrics.reader import open_records
 from ...metrics.records import LAUNCHER, EventRecord
-from ...metrics.store import CONFIG, CONFIG_DIGEST, EXTENDED_AFTER, RunFolderError, Store
+from ...metrics.store import CODE, CONFIG, CONFIG_DIGEST, EXTENDED_AFTER, RunFolderError, Store
 from ...metrics.summary import summarize
+from ...node import own_code
 from ...node.algorithms.server import ServerAlgorithm
 from ...topology.errors import UserError, shown
 from ...transport.array_file import DamagedFile, digest_of
@@ -90,6 +92,10 @@ def stage(config: RunConfig, folder: Path) -> Literal["missing", "begun", "finis
         raise ConfigError(f"{folder}: holds something else than a run; choose another --out")
     if (there.but(compute={"step_s": None}) if _is_measured(config) else there) != config:
         raise ConfigError(f"{folder}: holds a run of another configuration; remove it, or choose another --out")
+    if config.uses and (folder / "run.sqlite").exists():
+        was, now = _digests(folder), own_code.digests(config.uses)
+        if changed := [name for name in was | now if was.get(name) != now.get(name)]:
+            raise ConfigError(f"{folder}: {changed[0]} has changed since that run began; choose another --out")
     if is_finished(folder):
         return "finished"
     if (folder / "run.sqlite").exists():
@@ -133,10 +139,59 @@ def read_run(folder: Path, rounds: int | None = None) -> RunConfig:
         raise RunFolderError(
             f"{folder}: this run is finished; there is nothing to resume (--rounds N gives it more rounds)"
         )
+    for use in _uses(folder):
+        if not own_code.is_loaded(use.text, use.key):
+            raise RunFolderError(
+                f"{folder}: {use.key} = {use.text!r}: what a run's folder names is executed with --own-code only"
+            )
     config = _as_it_began(folder, rounds)
     if rounds is not None and rounds < (least := config.rounds + finished):
         raise RunFolderError(f"{folder}: --rounds {rounds}: the run has {config.rounds}; allowed is {least} or more")
     return config
+
+
+def load_code(folder: Path) -> None:
+    """Loads the code that the run began with, from where the user has it: of the run's folder nothing is executed.
+    Raises RunFolderError where it is not what it was."""
+    require_plain(folder)
+    uses = _uses(folder)
+    for use in uses:
+        _require_unchanged(folder, use)
+    for use in uses:
+        own_code.load(use.text, use.key)
+
+
+def _uses(folder: Path) -> list[own_code.Use]:
+    found = flat(read_config(folder), lists=True).items()
+    return [own_code.Use.of(str(text), key) for key, text in found if key.rpartition(".")[2] == "use" and text]
+
+
+def _require_unchanged(folder: Path, use: own_code.Use) -> None:
+    if use.file is None:
+        return
+    digests = _digests(folder)
+    if use.file.name not in digests:
+        raise RunFolderError(f"{folder}: run.sqlite does not tell with which text of {use.file.name} the run began")
+    for name, digest in digests.items():
+        path, kept = use.file.parent / name, folder / own_code.FOLDER / name
+        if path.resolve().is_relative_to(folder.resolve()):
+            raise RunFolderError(f"{folder}: {use.text} lies in the run's folder: nothing there is executed")
+        try:
+            changed = own_code.digest_of(path.read_text(encoding="utf-8")) != digest
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"{folder}: {path} cannot be read ({error}); {kept} is what it was") from None
+        if changed:
+            raise RunFolderError(
+                f"{folder}: {path} has changed since the run began; to go on, make it what it was, as in {kept}"
+            )
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Returns {file of the user's code: digest of the text that the run began with}, as far as they are told."""
+    with suppress(ValueError):
+        found = json.loads(facts(folder).get(CODE, "{}"))
+        return {name: digest for name, digest in found.items() if isinstance(digest, str)}
+    return {}
 
 
 def _has_finished(folder: Path) -> bool:
@@ -153,7 +208,7 @@ def _as_it_began(folder: Path, rounds: int | None) -> RunConfig:
     changed = f"{folder}: config.toml was changed since the run began"
     if CONFIG not in told:
         raise RunFolderError(f"{changed}; nothing can go on from there")
-    before = validate(parse(told[CONFIG]))
+    before = validate(parse(told[CONFIG]), from_run=True)
     old, new = (flat(parse(each.to_toml())) for each in (before, config))
     keys = [key for key in old | new if old.get(key) != new.get(key)]
     if keys and not (keys == ["rounds"] and config.rounds == rounds):
@@ -169,7 +224,7 @@ def _read_config(folder: Path) -> RunConfig:
     """Raises RunFolderError, ConfigError."""
     if not (folder / "config.toml").exists():
         raise RunFolderError(f"{folder}: has no config.toml")
-    return validate(read_config(folder))
+    return validate(read_config(folder), from_run=True)
 
 
 # -- taking a run up ---------------------------------------------------------------------------------------------------
@@ -280,6 +335,8 @@ def _common(there: list[int], was: Prepared, will: Prepared) -> tuple[list[int],
     ends_otherwise = isinstance(algorithm, ServerAlgorithm) and (  # after the last round all clients download
         algorithm.receivers(was.config, rounds) != algorithm.receivers(will.config, rounds)
     )
+    if was.config.training.schedule == "cosine":
+        return [], "the learning rate comes down to the last round; start a run of so many"
     common = [round for round in there if not (ends_otherwise and round == rounds)]
     if was.plan and will.plan:
         if not set(was.plan.events) <= set(will.plan.events) or was.plan.conditions != will.plan.conditions:

@@ -22,13 +22,13 @@ MOMENT_S = 1.0  # how long who wants to work in a folder waits for those who onl
 STORING_S = 5.0  # the same for a launcher that was killed: for so long its collector may store what it has
 
 _ATTEMPTS = 100
-_ROOMS = ("shards", "plan", "log", "state", "sent")
+_ROOMS = ("shards", "plan", "log", "state", "sent", "code")
 _OWN = re.compile(  # all that a run writes; reports and the like are made later, by the user
     r"config\.toml(\.part)?|run\.sqlite(-wal|-shm|-journal)?|(shards|plan)/node-\d{4,}\.safetensors(\.part)?|"
     r"(state/round-\d{6,}/(node|sent)-\d{4,}|sent/node-\d{4,}\.\d+)\.(safetensors|safetensors\.part|part)|"
-    r"log/(node-\d{4,}|collector)\.log"
+    r"log/(node-\d{4,}|collector)\.log|code/([^/.][^/]*/)*[^/.][^/]*\.py"
 )
-_FOLDERS = re.compile(r"shards|plan|log|sent|state|state/round-\d{6,}")
+_FOLDERS = re.compile(r"shards|plan|log|sent|code(/[^/.][^/]*(?<!\.py))*|state|state/round-\d{6,}")
 
 
 class Claim(AbstractContextManager["Claim"]):
@@ -122,12 +122,16 @@ def _below(folder: Path) -> Iterator[Path]:
     for path in _entries(folder):
         if path.name in _ROOMS:
             yield path
-            for inner in _entries(path):
-                yield inner
-                if path.name == "state":
-                    yield from _entries(inner)
+            yield from _within(path, deeply=path.name in ("state", "code"))
         elif path.name == lock.NAME or _OWN.fullmatch(path.name):
             yield path
+
+
+def _within(folder: Path, *, deeply: bool) -> Iterator[Path]:
+    for path in _entries(folder):
+        yield path
+        if deeply:
+            yield from _within(path, deeply=True)
 
 
 def _entries(folder: Path) -> list[Path]:

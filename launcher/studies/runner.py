@@ -43,7 +43,11 @@ class Means:
     def open(self, configs: Iterable[RunConfig]) -> Engine:
         """Raises EngineError."""
         models = [(config, [model.kind for model in (config.model, *config.model.mix)]) for config in configs]
-        libraries = {each for config, kinds in models for each in libraries_of(config.algorithm, kinds)}
+        libraries = {
+            library
+            for config, kinds in models
+            for library in libraries_of(config.algorithm, kinds, own_loss=bool(config.training.loss.use))
+        }
         return open_engine(self.engine, self.address, libraries)
 
 

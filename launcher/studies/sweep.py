@@ -12,7 +12,7 @@ import sys
 import time
 import tomllib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,12 +27,12 @@ from ...topology.errors import UserError
 from ...transport.control import Control, ControlClosed, ControlMessage
 from ...transport.limits import end_with_parent
 from .. import interrupts
-from ..config.files import load, parse, refuse_without_effect
+from ..config.files import Overrides, load, parse, refuse_without_effect
 from ..config.sections import ConfigError, RunConfig, refuse
 from ..prepare.assignments import Site
 from ..prepare.preparation import prepare_run
 from ..prepare.prepared import Prepared
-from ..run.earlier import PlannedRun, clear, configuration, missing_of, still_going_on
+from ..run.earlier import PlannedRun, clear, configuration, load_code, missing_of, still_going_on
 from ..run.folder import Claim
 from ..run.run import Outcome
 from .folders import raised_as, slug
@@ -50,18 +50,12 @@ _GRACE_S = 10.0  # for a job to end after that
 Grids = Mapping[str, tuple[Any, ...]]  # {key: the values that a sweep tries}
 
 
-def parse_grids(texts: Sequence[str]) -> Grids:
+def parse_grids(given: Sequence[str] | Mapping[str, Sequence[Any]]) -> Grids:
     """Reads each "key=value,value"; values as in TOML, bare words need no quotes. Raises ConfigError."""
     grids: dict[str, tuple[Any, ...]] = {}
-    for text in texts:
-        key, equals, values = (part.strip() for part in text.partition("="))
-        example = 'write it as key=value,value, for example --grid "algorithm.gamma=0.01,0.03"'
-        try:
-            found = parse_toml(f"values = [{values}]")["values"]
-        except ValueError:
-            found = [parse(value) for value in values.split(",")]
+    for text, key, found in _lists(given):
         for is_wrong, told in (
-            (not (equals and key and values), example),
+            (not (key and found), 'write it as key=value,value, for example --grid "algorithm.gamma=0.01,0.03"'),
             (key in _NOT_HERE, f"{key} cannot be swept: {_NOT_HERE.get(key)}"),
             (key in grids, f"{key} has a grid already; write all its values in one"),
             ("" in found, "a value between the commas is missing"),
@@ -74,6 +68,22 @@ def parse_grids(texts: Sequence[str]) -> Grids:
                 raise ConfigError(f"--grid {text}: {value} is there twice")
         grids[key] = tuple(found)
     return grids
+
+
+def _lists(given: Sequence[str] | Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str, list[Any]]]:
+    """Yields (how it was written, key, values)."""
+    if isinstance(given, Mapping):
+        for key, values in given.items():
+            if isinstance(values, str) or not isinstance(values, Iterable):
+                raise ConfigError(f"grid {key}: its values must be a list")
+            yield key, key, list(values)
+        return
+    for text in given:
+        key, _, values = (part.strip() for part in text.partition("="))
+        try:
+            yield text, key, parse_toml(f"values = [{values}]")["values"]
+        except ValueError:
+            yield text, key, [parse(value) for value in values.split(",")]
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,7 @@ class Plan:
         return any(_flat(run.config, self.keys) == kin for run in self.runs)
 
 
-def plan(file: Path, overrides: Sequence[str], grids: Grids, seeds: int, out: Path) -> Plan:
+def plan(file: Path | Mapping[str, Any], overrides: Overrides, grids: Grids, seeds: int, out: Path) -> Plan:
     """Makes the product of grids, [[compare]] tables and seeds, from the file's seed on. Raises ConfigError."""
     if (count := seeds * math.prod(map(len, grids.values()))) > _MOST_RUNS:
         raise ConfigError(f"sweep: these grids and seeds make {count:,} runs; at most {_MOST_RUNS:,} are made")
@@ -281,6 +291,7 @@ def _lead_runs(line_number: int, parent: int) -> None:
         while True:
             for message in line.receive_some():
                 try:
+                    load_code(Path(message.folder))  # the sweep has just loaded it, too
                     outcome = take_up(Path(message.folder), engine).outcome
                 except UserError as error:
                     outcome = Outcome("failure", (str(error),))

@@ -1,12 +1,17 @@
 """The algorithms. To add one: write its file, and its class in this table."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+
+import numpy as np
 
 from ...transport.channel import Channel
 from ...transport.codecs import codec
+from .. import own_code
 from ..assignment import Assignment, Neighbour
-from ..model.architecture import LINEAR
-from .base import Algorithm, Edge
+from ..model.architecture import DENSE
+from .base import Algorithm, Edge, SettingsError, Vector
 from .flt import FLT
 from .gossip import D2, DPSGD, GradientTracking, Local, Pairwise, PushSum
 from .hypernetworks import GHN, SHN, PFedHN
@@ -29,18 +34,51 @@ INPUT_FILES = ("encoder",)
 """Keys of algorithms that name files for processes to read, relative to the configuration's folder; "" names none."""
 
 
+@cache
+def installed() -> dict[str, str]:
+    """Returns {name: "package.module:CLASS"} of the algorithms that installed packages bring (their entry points)."""
+    found = {point.name: point.value for point in entry_points(group="sheafgossip.algorithms")}
+    return {name: use for name, use in sorted(found.items()) if name not in ALGORITHMS}
+
+
+def own_kind(use: str) -> type[Algorithm]:
+    """Returns the class that the user names. Raises CodeError, also where it is no algorithm."""
+    kind = own_code.load(use, "algorithm.use")
+    own = own_code.Use.of(use, "algorithm.use")
+    if not isinstance(kind, type) or not issubclass(kind, Algorithm):
+        raise own.error(f"{own.name} is no subclass of sheafgossip.Algorithm")
+    if "__dataclass_fields__" not in vars(kind) or not vars(kind)["__dataclass_params__"].frozen:
+        raise own.error(f"{own.name} needs @dataclass(frozen=True) above it: one object of it serves all clients")
+    if kind.round is Algorithm.round:
+        raise own.error(f"{own.name} has no method round(self, client, peers)")
+    return kind
+
+
 def algorithm_of(assignment: Assignment) -> Algorithm:
-    return ALGORITHMS[assignment.algorithm["name"]](**assignment.algorithm)
+    settings, run = assignment.algorithm, assignment.run
+    if use := settings.get("use"):
+        told = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}  # of JSON
+        return own_code.load_copy(use, "algorithm.use", run.folder, run.code)(**told)
+    return ALGORITHMS[settings["name"]](**settings)
 
 
-def libraries_of(algorithm: Algorithm, kinds: Iterable[str]) -> tuple[str, ...]:
+def libraries_of(algorithm: Algorithm, kinds: Iterable[str], *, own_loss: bool = False) -> tuple[str, ...]:
     """Returns the large modules that clients with these kinds of models need beyond what all do."""
-    return algorithm.traits.libraries + (() if LINEAR.issuperset(kinds) else ("sheafgossip.node.model.networks",))
+    networks = ("sheafgossip.node.model.networks",) if own_loss or not DENSE.issuperset(kinds) else ()
+    return algorithm.traits.libraries + networks + (("sheafgossip.node.model.own",) if "own" in kinds else ())
 
 
-def libraries_for(assignments: Iterable[Assignment]) -> list[str]:
-    asked = {(algorithm_of(assignment), assignment.architecture.kind) for assignment in assignments}
-    return sorted({library for algorithm, kind in asked for library in libraries_of(algorithm, [kind])})
+def libraries_for(assignments: Sequence[Assignment]) -> list[str]:
+    for each in assignments:  # what is loaded before they are forked, they share
+        if own := each.architecture.own:
+            own_code.load_copy(own.use, "model.use", each.run.folder, each.run.code)
+        for use in filter(None, (each.training.loss.use, *(metric.use for metric in each.evaluation.metrics))):
+            own_code.load_copy(use, "use", each.run.folder, each.run.code)
+    found = [
+        libraries_of(algorithm_of(each), [each.architecture.kind], own_loss=bool(each.training.loss.use))
+        for each in assignments
+    ]
+    return sorted({library for several in found for library in several})
 
 
 def links_of(assignment: Assignment) -> dict[int, Channel]:
@@ -53,7 +91,7 @@ def link(algorithm: Algorithm, own: Assignment, peer: Neighbour) -> Channel:
     model, server = own.architecture, own.run.clients
     edge = Edge(own.node, peer.node, model.size, peer.parameters, model, own.node == server, peer.facts)
     reverse = Edge(peer.node, own.node, peer.parameters, model.size, model, peer.node == server, peer.facts)
-    out, back = algorithm.messages(edge), algorithm.messages(reverse)
+    out, back = _messages(algorithm, edge), _messages(algorithm, reverse)
     exact = tuple(vector.exact for vector in out if not vector.opening)
     return Channel(
         sends=tuple(vector.length for vector in out if not vector.opening),
@@ -65,3 +103,18 @@ def link(algorithm: Algorithm, own: Assignment, peer: Neighbour) -> Channel:
         exact=exact if any(exact) else (),
         is_shown=algorithm.traits.server == "answers" and own.role == "client",
     )
+
+
+def _messages(algorithm: Algorithm, edge: Edge) -> Sequence[Vector]:
+    """Raises SettingsError where an algorithm does not say what travels."""
+    found = algorithm.messages(edge)
+    if not isinstance(found, Sequence) or not all(isinstance(each, Vector) for each in found):
+        raise SettingsError(
+            f"{type(algorithm).__name__}.messages", f"returned {found!r}; it has to be a list of Vector(length)"
+        )
+    for vector in found:
+        if not isinstance(vector.length, int | np.integer) or vector.length < 0:
+            raise SettingsError(
+                f"{type(algorithm).__name__}.messages", f"{vector}: the length is a whole number of at least 0"
+            )
+    return found

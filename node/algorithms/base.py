@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ...topology import Graph, GraphSequence
 from ...topology.errors import UserError
+from ...topology.section import Section
 from ...transport.peers import Peers
 from ..assignment import Assignment
 from ..client import Client
@@ -143,9 +144,7 @@ class State(SimpleNamespace):
 
     def _numbers(self) -> dict[str, np.ndarray]:
         found = {}
-        for name, value in vars(self).items():
-            if name.startswith("_") or name == "maps":
-                continue
+        for name, value in self._kept():
             if isinstance(value, np.ndarray):
                 found[name] = value
             elif isinstance(value, dict):
@@ -154,13 +153,14 @@ class State(SimpleNamespace):
                 raise TypeError(f"client.state.{name} is a {type(value).__name__}: arrays are kept, and dicts of them")
         return found
 
+    def _kept(self) -> list[tuple[str, Any]]:
+        return [(name, value) for name, value in vars(self).items() if name != "maps" and not name.startswith("_")]
+
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Goes on from what ``arrays`` gave, in which other arrays may stand, too."""
         if self.maps is not None:
             self.maps.load(arrays)
-        for name, value in list(vars(self).items()):
-            if name.startswith("_"):
-                continue
+        for name, value in self._kept():
             if isinstance(value, np.ndarray):
                 setattr(self, name, arrays[name].copy())
             elif isinstance(value, dict):
@@ -172,14 +172,17 @@ class State(SimpleNamespace):
         return maps + sum(array.nbytes for array in self._numbers().values())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """A frozen dataclass whose fields are the keys of [algorithm]; one is the same for all clients of a run. It says
     what is fixed about it (``traits``), what travels (``messages``), what a client keeps (``begin``), and does one
     round. What changes from round to round is in ``client.theta`` and ``client.state``. It sees a client and its peers;
     never a socket, clock or file. The methods below ``round`` have something to say in few algorithms."""
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = Section.__pydantic_config__
+
     name: str = ""
+    use: str = ""  # where the class is, if it is none of the program's: "FILE.py:NAME" or "package.module:NAME"
 
     @property
     def traits(self) -> Traits:

@@ -12,6 +12,7 @@ from ...topology.randomness import generator
 from ..settings import LayerSettings
 
 LINEAR = frozenset({"logistic", "linear"})  # kinds of models that are one linear layer
+DENSE = LINEAR | {"mlp"}  # kinds of models whose gradient is computed without torch
 
 
 class ArchitectureError(UserError):
@@ -39,14 +40,28 @@ class Parameter:
         return rng.uniform(-1, 1, self.size) / math.sqrt(self.fan_in)
 
 
+@dataclass(frozen=True, slots=True)
+class OwnModel:
+    """What is known of a module that the user's code makes, measured once before a run."""
+
+    use: str  # the function that makes it
+    options: str  # what it is called with beside the shape and the outputs, as JSON
+    blocks: tuple[tuple[str, tuple[int, ...]], ...]  # trainable parameters, in their order: names and shapes
+    features: int  # that its last layer sees, a linear one with weight and bias; 0: the last layer is none
+    widest: int
+    evaluation_flops: int
+    gradient_flops: int
+
+
 @dataclass(frozen=True)
 class Architecture(LayerSettings):
     """``input_shape`` is that of one sample: (features,), (channels, height, width), or of a series (steps,) or (steps,
     features); ``outputs`` is the number of classes, or of regression targets. Raises ArchitectureError."""
 
-    kind: Literal["logistic", "linear", "mlp", "cnn", "gru"] = field()
+    kind: Literal["logistic", "linear", "mlp", "cnn", "gru", "own"] = field()
     input_shape: tuple[int, ...]
     outputs: int
+    own: OwnModel | None = None  # of kind "own"
 
     @classmethod
     def of(cls, layers: LayerSettings, input_shape: tuple[int, ...], outputs: int) -> Self:
@@ -69,11 +84,16 @@ class Architecture(LayerSettings):
             wrong = f"hidden = {list(self.hidden)}: 'gru' has one layer; give its width, such as [16]"
         if wrong:
             raise ArchitectureError(f"model.{wrong}")
-        self.parameters()
+        if self.kind != "own":
+            self.parameters()
 
     @property
     def is_linear(self) -> bool:
         return self.kind in LINEAR
+
+    @property
+    def is_dense(self) -> bool:
+        return self.kind in DENSE
 
     @property
     def series(self) -> tuple[int, int]:
@@ -83,6 +103,8 @@ class Architecture(LayerSettings):
 
     @property
     def label(self) -> str:
+        if self.own:
+            return self.own.use.rpartition("/")[2]
         parts = [self.filters] * (self.kind == "cnn") + [self.hidden] * (not self.is_linear)
         return f"{self.kind} {' + '.join('-'.join(map(str, part)) for part in parts if part)}".rstrip()
 
@@ -121,15 +143,22 @@ class Architecture(LayerSettings):
 
     def parameters(self) -> tuple[Parameter, ...]:
         """The blocks of theta in their order, shaped as torch.nn.functional has them."""
+        if self.own:
+            return tuple(Parameter(name, shape, 1) for name, shape in self.own.blocks)
         return tuple(block for _, blocks in self._layers() for block in blocks)
 
     def widest(self) -> int:
         """Numbers in the largest layer that one sample passes through, the input included."""
+        if self.own:
+            return self.own.widest
         return max(numbers for numbers, _ in self._layers())
 
     @property
     def features(self) -> int:
-        """Numbers that the last layer, the head, gets to see of a sample."""
+        """Numbers that the last layer, the head, gets to see of a sample. Raises ArchitectureError where a module of
+        the user's has no such layer."""
+        if self.own and not self.own.features:
+            raise ArchitectureError(f"model.use = {self.own.use!r}: its last layer must be torch.nn.Linear with a bias")
         return self.parameters()[-2].shape[1]
 
     @property
@@ -146,12 +175,16 @@ class Architecture(LayerSettings):
     def evaluation_flops(self) -> int:
         """Floating point operations of one sample's pass forward: two for a multiplication and an addition, nothing for
         element-wise work, as torch.utils.flop_counter.FlopCounterMode counts."""
+        if self.own:
+            return self.own.evaluation_flops
         return 2 * sum(block.size * block.places for block in self.parameters())
 
     @property
     def gradient_flops(self) -> int:
         """The same of one sample's pass forward and back. Back is twice as much, for the gradients of a layer's weights
         and of its input; what is given needs none: the data, and the zeros from which a GRU starts."""
+        if self.own:
+            return self.own.gradient_flops
         first, *others = (block for block in self.parameters() if block.places)
         given = first.size * first.places + (others[0].size if self.kind == "gru" else 0)
         return 3 * self.evaluation_flops - 2 * given

@@ -1,16 +1,17 @@
-"""A client's model on its own shard: gradients, local work, evaluation; and models of one linear layer."""
+"""A client's model on its own shard: gradients, local work, evaluation."""
 
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from safetensors import safe_open
 
 from ...topology.randomness import generator
+from .. import own_code
 from ..assignment import Assignment
-from .architecture import Architecture
+from .dense import DenseModel
+from .optimizer import Adam
 
 if TYPE_CHECKING:
     from .networks import TorchModel
@@ -23,92 +24,47 @@ _MOST_AT_ONCE = 512  # samples in one pass of a full gradient or an evaluation .
 _WIDEST_PASS = 1 << 21  # ... and numbers in its widest layer: both bound memory, not the result
 
 
-class LinearModel:
-    """TorchModel in closed form: numpy takes a third of the time that torch itself needs, which is not even loaded.
-
-    Shapes: x (n, features), whatever the shape of a sample, W (outputs, features), b (outputs,), Z = x W^T + b.
-
-        classification    loss = sum_i log sum_k exp Z_ik - Z_i,y_i     dloss/dZ = softmax(Z) - onehot(y)
-        regression        loss = ||Z - y||^2                            dloss/dZ = 2 (Z - y)
-        dloss/dW = (dloss/dZ)^T x      dloss/db = sum_i (dloss/dZ)_i"""
-
-    def __init__(self, architecture: Architecture, task: str, theta: np.ndarray, gradient: np.ndarray):
-        self._classifies, outputs = task == "classification", architecture.outputs
-        self._weight, self._bias = theta[:-outputs].reshape(outputs, -1), theta[-outputs:]
-        self._weight_slope, self._bias_slope = gradient[:-outputs].reshape(outputs, -1), gradient[-outputs:]
-
-    def read(self, shard: Path, names: Sequence[str]) -> list[np.ndarray]:
-        with safe_open(shard, framework="numpy") as file:
-            arrays = [file.get_tensor(name) for name in names]
-        rows = [x if x.ndim < 2 else x.reshape(len(x), -1) for x in arrays]
-        return [x.astype(self._weight.dtype, copy=False) if x.dtype.kind == "f" else x for x in rows]
-
-    def rows(self, x: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        return x.take(chosen, 0)
-
-    def add_gradient(self, x: np.ndarray, y: np.ndarray, samples: int, pull: Pull | None = None) -> float:
-        """What ``pull`` adds to the loss depends on no parameter: the features of a sample are the sample."""
-        summed, slope = self._loss_and_slope(x @ self._weight.T + self._bias, y)
-        slope /= samples
-        self._weight_slope += slope.T @ x
-        self._bias_slope += slope.sum(0)
-        if pull is not None:
-            summed += float(pull[1] * np.square(x - pull[0][y]).sum())
-        return summed / samples
-
-    def evaluate(self, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-        z = x @ self._weight.T + self._bias
-        right = float((z.argmax(1) == y).sum()) if self._classifies else None
-        summed, _ = self._loss_and_slope(z, y)
-        return summed, summed if right is None else right
-
-    def features(self, x: np.ndarray) -> np.ndarray:
-        return x
-
-    @staticmethod
-    def add(vector: np.ndarray, other: np.ndarray, factor: float) -> None:
-        """vector += factor * other, rounded once, as torch does it."""
-        exact = other * np.float64(vector.dtype.type(factor))
-        exact += vector
-        vector[:] = exact
-
-    def _loss_and_slope(self, z: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
-        """Overwrites z."""
-        if not self._classifies:
-            z -= y
-            return float(np.square(z).sum()), 2 * z
-        z -= z.max(1, keepdims=True)
-        rows = np.arange(len(y))
-        of_the_right = z[rows, y].sum()
-        np.exp(z, out=z)
-        total = z.sum(1)
-        z /= total[:, None]
-        z[rows, y] -= 1
-        return float(np.log(total).sum() - of_the_right), z
-
-
 class Learner:
     """theta and its gradient are one contiguous buffer each; parameters are views of them. The local loss is the mean
     over samples of the architecture's loss plus l2/2 ||theta||^2."""
 
-    _model: "LinearModel | TorchModel"
+    _model: "DenseModel | TorchModel"
 
     def __init__(self, assignment: Assignment):
         self._assignment, self._training = assignment, assignment.training
         architecture, run, dtype = assignment.architecture, assignment.run, assignment.dtype
         self._chunk = max(1, min(_MOST_AT_ONCE, _WIDEST_PASS // architecture.widest()))
         own, like = ((), run.first_outputs) if assignment.model.same_start else ((assignment.node,), 0)
-        start = architecture.start(run.seed, *own, init=assignment.model.init, like=like)
-        self.theta, self._gradient = (_aligned(start.size, dtype) for _ in range(2))
-        self.theta[:] = start
-        self._velocity = _aligned(start.size, dtype) if self._training.momentum else None
-        model = architecture, run.task, self.theta, self._gradient
-        if architecture.is_linear:
-            self._model = LinearModel(*model)
+        module = None
+        if architecture.own:
+            from .own import build
+
+            module = build(architecture, run, dtype, *own)
         else:
-            from .networks import TorchModel  # loads torch, which takes longer than many a run of linear models
+            start = architecture.start(run.seed, *own, init=assignment.model.init, like=like)
+        self.theta, self._gradient = (_aligned(architecture.size, dtype) for _ in range(2))
+        if module is None:
+            self.theta[:] = start
+        self._velocity = _aligned(self.theta.size, dtype) if self._training.momentum else None
+        self._adam = None
+        if self._training.optimizer != "sgd":
+            m, v = (_aligned(self.theta.size, dtype) for _ in range(2))
+            self._adam = Adam(m, v, (self._training.betas[0], self._training.betas[1]))
+        self._alpha = self._training.alpha
+        model = architecture, run.task, self.theta, self._gradient
+        if module is not None:
+            from .own import ModuleModel
+
+            self._model = ModuleModel(*model, module, (run.seed, assignment.node))
+        elif architecture.is_dense and not self._training.loss.use:
+            self._model = DenseModel(*model)
+        else:
+            from .networks import TorchModel  # loads torch, which takes longer than many a run of small models
 
             self._model = TorchModel(*model)
+        if own_loss := self._training.loss.use:
+            loss = own_code.load_copy(own_loss, "training.loss.use", run.folder, run.code)
+            cast("TorchModel", self._model).learn_with(loss, self._training.loss.options)
         shard: list[Samples] = [np.empty(0)] * 4  # what a server learns from
         if assignment.role == "client":
             shard = self._model.read(assignment.shard, ("x_train", "y_train", "x_test", "y_test"))
@@ -120,6 +76,7 @@ class Learner:
         self.learnt_samples = self.evaluated_samples = 0  # that went through a gradient, and through an evaluation
 
     def enter(self, round: int) -> None:
+        self._alpha = self._training.alpha_in(round, self._assignment.run.rounds)
         if not self._drifted and 0 < self._assignment.run.drift_round <= round:
             drifted = "x_train_drifted", "x_test_drifted"
             self._x_train, self._x_test = self._model.read(self._assignment.shard, drifted)
@@ -127,18 +84,26 @@ class Learner:
 
     def learn(self, pull: np.ndarray | None = None, lam: float = 1.0) -> float:
         """Does a round's local work, as ``Client.learn`` says; returns the mean of the losses met on the way."""
-        losses, alpha = [], self._training.alpha
+        losses, alpha, training = [], self._alpha, self._training
         for batch in self.batches():
             loss, direction = self.gradient(batch)
             losses.append(loss)
-            if self._velocity is not None:
-                self._velocity *= self._training.momentum
+            if training.clip and (norm := math.sqrt(direction @ direction)) > training.clip:
+                direction *= training.clip / norm
+            if self._adam is not None:
+                if pull is not None:
+                    direction += lam * pull
+                direction = self._adam.direction(direction)
+                if training.optimizer == "adamw":
+                    self.theta *= 1 - alpha * training.weight_decay
+            elif self._velocity is not None:
+                self._velocity *= training.momentum
                 self._velocity += direction
                 direction = self._velocity
                 if pull is not None:
                     direction += lam * pull
             self._model.add(self.theta, direction, -alpha)
-            if pull is not None and self._velocity is None:
+            if pull is not None and self._velocity is None and self._adam is None:
                 self.theta -= alpha * lam * pull
         return sum(losses) / len(losses)
 
@@ -168,6 +133,20 @@ class Learner:
         # MSE is a mean over samples and targets
         targets = 1 if self._assignment.run.task == "classification" else self._assignment.architecture.outputs
         return loss / self.test_samples, score / (self.test_samples * targets)
+
+    def own_metrics(self, theta: np.ndarray) -> dict[str, float]:
+        """Returns {name: value} of the user's own metrics of a model on all test samples."""
+        assignment, kept = self._assignment, self.theta.copy()
+        self.theta[:] = theta
+        parts = [self._model.outputs(self._x_test[part]) for part in self._parts(self.test_samples)]
+        self.theta[:] = kept
+        self.evaluated_samples += self.test_samples
+        z, y, found = np.concatenate(parts), np.asarray(self._y_test), {}
+        for number, metric in enumerate(assignment.evaluation.metrics):
+            key = f"evaluation.metrics.{number}.use"
+            own = own_code.load_copy(metric.use, key, assignment.run.folder, assignment.run.code)
+            found[metric.label] = float(own(z, y, **metric.options))
+        return found
 
     def inputs(self) -> np.ndarray:
         return np.asarray(self._x_train).reshape(-1, *self._assignment.architecture.input_shape)
@@ -204,7 +183,8 @@ class Learner:
             yield self._model.rows(self._x_train, chosen), self._model.rows(self._y_train, chosen)
 
     def state(self) -> dict[str, np.ndarray]:
-        state = {"theta": self.theta, "batches_drawn": np.array([self._batches_drawn])}
+        state = {"theta": self.theta, "batches_drawn": np.array([self._batches_drawn])} | self._model.state()
+        state |= {} if self._adam is None else self._adam.state()
         return state if self._velocity is None else state | {"velocity": self._velocity}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
@@ -212,9 +192,12 @@ class Learner:
         self._batches_drawn = int(state["batches_drawn"][0])
         if self._velocity is not None:
             self._velocity[:] = state["velocity"]
+        if self._adam is not None:
+            self._adam.load(state)
+        self._model.load(state)
 
     def buffer_bytes(self) -> int:
-        return self.theta.nbytes * (1 if self._velocity is None else 2)
+        return self.theta.nbytes * (1 + (self._velocity is not None) + 2 * (self._adam is not None))
 
 
 def time_of_a_step(assignment: Assignment) -> float:

@@ -1,7 +1,8 @@
 """Models and Adam in torch, over views of one flat vector."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +16,12 @@ from .architecture import Architecture
 class TorchModel:
     """An architecture over one flat vector theta (d,), with its gradient in another: it keeps views of both."""
 
+    _own_loss: Callable[[Tensor, Tensor], Tensor] | None = None  # of each sample, in place of the task's
+
     def __init__(self, architecture: Architecture, task: str, theta: np.ndarray, gradient: np.ndarray):
         self._architecture, self._classifies = architecture, task == "classification"
-        self._parameters = _views(architecture, theta)
-        for parameter, slope in zip(self._parameters, _views(architecture, gradient), strict=True):
+        self._parameters = views(architecture, theta)
+        for parameter, slope in zip(self._parameters, views(architecture, gradient), strict=True):
             parameter.requires_grad_().grad = slope  # backward() adds into the flat buffer
 
     def read(self, shard: Path, names: Sequence[str]) -> list[Tensor]:
@@ -34,8 +37,8 @@ class TorchModel:
     def add_gradient(self, x: Tensor, y: Tensor, samples: int, pull: tuple[np.ndarray, float] | None = None) -> float:
         """Adds the gradient of loss / samples to the gradient's vector; returns loss / samples. ``pull``, (anchors,
         weight), adds weight * ||features - anchor of its class||^2 to the loss of each sample."""
-        seen = self._features(x)
-        summed, _ = self._loss(seen, y)
+        seen, z = self._forward(x)
+        summed = self._loss(z, y)
         if pull is not None:
             anchors, weight = torch.from_numpy(pull[0]), pull[1]
             summed = summed + weight * ((seen - anchors[y]) ** 2).sum()
@@ -46,17 +49,32 @@ class TorchModel:
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor) -> tuple[float, float]:
         """The loss, and the number of correct classifications or the squared error."""
-        loss, z = self._loss(self._features(x), y)
-        return float(loss), float((z.argmax(1) == y).sum() if self._classifies else loss)
+        _, z = self._forward(x)
+        loss = self._loss(z, y)
+        return float(loss), float((z.argmax(1) == y).sum() if self._classifies else F.mse_loss(z, y, reduction="sum"))
+
+    def learn_with(self, loss: Callable[..., Tensor], options: Mapping[str, Any]) -> None:
+        """``loss`` is the user's own."""
+        self._own_loss = lambda z, y: loss(z, y, **options)
+
+    @torch.no_grad()
+    def outputs(self, x: Tensor) -> np.ndarray:
+        """(samples, outputs): the scores, or predictions."""
+        return self._forward(x)[1].numpy()
 
     @torch.no_grad()
     def features(self, x: Tensor) -> np.ndarray:
         """(samples, features): the inputs of the last layer, the head."""
-        return self._features(x).numpy()
+        return self._forward(x)[0].numpy()
 
     @staticmethod
     def add(vector: np.ndarray, other: np.ndarray, factor: float) -> None:
         torch.from_numpy(vector).add_(torch.from_numpy(other), alpha=factor)
+
+    def _forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns what the last layer sees, and the predictions."""
+        features = self._features(x)
+        return features, F.linear(features, *self._parameters[-2:])
 
     def _features(self, x: Tensor) -> Tensor:
         model, blocks = self._architecture, iter(self._parameters)
@@ -81,14 +99,21 @@ class TorchModel:
             x = F.relu(F.linear(x, next(blocks), next(blocks)))
         return x
 
-    def _loss(self, features: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-entropy, or squared error over all targets, summed over samples; and the predictions."""
-        z = F.linear(features, *self._parameters[-2:])
-        loss = F.cross_entropy if self._classifies else F.mse_loss
-        return loss(z, y, reduction="sum"), z
+    def _loss(self, z: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy, or squared error over all targets, or the user's own, summed over samples."""
+        if self._own_loss is not None:
+            return self._own_loss(z, y).sum()
+        return (F.cross_entropy if self._classifies else F.mse_loss)(z, y, reduction="sum")
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Returns what the model keeps beside theta."""
+        return {}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        pass
 
 
-def _views(architecture: Architecture, vector: np.ndarray) -> list[Tensor]:
+def views(architecture: Architecture, vector: np.ndarray) -> list[Tensor]:
     blocks = architecture.parameters()
     parts = torch.split(torch.from_numpy(vector), [block.size for block in blocks])
     return [part.view(block.shape) for part, block in zip(parts, blocks, strict=True)]

@@ -46,6 +46,7 @@ from ...transport.limits import bound_connections, bound_memory, keep_own_files
 from ...transport.peers import Peers
 from ...transport.schedule import Schedule, queue_for
 from ...transport.stopwatch import Stopwatch
+from .. import own_code
 from ..algorithms import algorithm_of, links_of
 from ..assignment import Assignment
 from ..client import Client
@@ -80,7 +81,10 @@ def live(assignment: Assignment, control: Control) -> int:
         except Exception as error:
             cause = type(error).__name__ if isinstance(error, (NotMet, CannotListen)) else ""
             tells_all = cause or isinstance(error, (Failure, NeighbourTimeout))
-            control.send(Failed(str(error) if tells_all else traceback.format_exc(), cause))
+            text = str(error) if tells_all else traceback.format_exc()
+            if line := own_code.blamed(error):
+                text, cause = f"{line}; {assignment.log} has the traceback", line
+            control.send(Failed(text, cause))
             with contextlib.suppress(OSError):  # the disk may be full
                 print(traceback.format_exc(), file=log, flush=True)
             return 1
@@ -296,6 +300,8 @@ class _ClientProcess:
             own, common = self.algorithm.personal_model(self.client), self.algorithm.common_model(self.client)
             with self.stopwatch.during("evaluation"):
                 loss, metric = self.learner.evaluate(own)
+                if self.assignment.evaluation.metrics:
+                    self.reporter.tell_metrics(round, self.learner.own_metrics(own))
                 if common is None:
                     return Figures(loss, metric)
                 return Figures(loss, metric, metric if common is own else self.learner.evaluate(common)[1])

@@ -5,7 +5,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -87,6 +87,9 @@ class Reporter:
             **figures._asdict(),
         )
         self._recorder.write(*batch, told)  # last: where it is stored, all of the round is
+
+    def tell_metrics(self, round: int, values: Mapping[str, float]) -> None:
+        self._recorder.write(*(records.MetricRecord(self._node, round, *each) for each in values.items()))
 
     def tell_end(self, now: float, hellos: Iterable[tuple[int, int]], *, early: bool) -> None:
         """``early``: before the run's last round, after which memory and CPU time are told in any case."""

@@ -253,7 +253,7 @@ def test_where_libzmq_has_no_keys_that_is_told_in_one_line(run, monkeypatch):
 
 # -- who connects takes neither the descriptors nor the memory that a run needs ----------------------------------------
 
-CONFIG = small("checkpoints.every = 1", 'transport.protocol = "tcp"', rounds=150, algorithm="added")
+CONFIG = small("checkpoints.every = 1", 'transport.protocol = "tcp"', rounds=150, algorithm="")
 ENDLESS = small('transport.protocol = "tcp"', "transport.keys = false", rounds=100_000)
 WAITING = """
 import os, time
@@ -267,8 +267,8 @@ peers.exchange(dict.fromkeys(client.neighbours, client.theta))
 def test_peers_who_say_nothing_leave_a_run_the_files_that_it_needs(with_round, start, tmp_path):
     """As many connections as can be opened, to one client, while another holds the run up."""
     few = 1000  # open files a process may have: less than there are connections
-    options = {"cwd": tmp_path, "env": with_round(WAITING)}
-    going = start(CONFIG, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)), **options)
+    config, options = CONFIG + with_round(WAITING), {"cwd": tmp_path}
+    going = start(config, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)), **options)
 
     def address() -> str:
         with contextlib.suppress(sqlite3.Error, ValueError):  # there is no database yet, or no client in it
@@ -285,7 +285,7 @@ def test_peers_who_say_nothing_leave_a_run_the_files_that_it_needs(with_round, s
             peer.connect_ex((host, int(port)))
         (tmp_path / "all are connected").touch()
         going.ends(0, seconds=150)
-    quiet = start(CONFIG, "--set", "transport.protocol=ipc", "--engine", "threads", **options)
+    quiet = start(config, "--set", "transport.protocol=ipc", "--engine", "threads", **options)
     quiet.ends(0, seconds=150)
     assert_same_states(going.folder, quiet.folder, 150)
 

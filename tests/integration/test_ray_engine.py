@@ -14,8 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+import own
 from foreign import sheafgossip
 from runs import CLI, RunFolder, alive, assert_same_states, small, until
+from sheafgossip import run
 from sheafgossip.launcher.processes.engine import open_engine
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.transport.keys import KeyPair
@@ -93,6 +95,17 @@ def test_three_hosts_give_the_bits_and_bytes_of_one(run_in_threads, begun):
     hosts = going.folder.rows("SELECT host, count(*) FROM node WHERE node >= 0 GROUP BY host")
     assert [count for _, count in hosts] == [10, 10, 10]
     assert_same_run(going.folder, run_in_threads(SMALL_WORLD), connections=60)
+
+
+def test_the_users_own_files_travel_to_the_hosts(begun, tmp_path, monkeypatch):
+    monkeypatch.chdir(own.write(tmp_path / "project"))
+    here = run("mine.toml", out=tmp_path / "here", quiet=True)
+    going = begun(own.CONFIG.replace('use = "', f'use = "{Path.cwd()}/'))
+    assert going.end(150)[0] == 0
+    assert len(going.folder.rows("SELECT DISTINCT host FROM node WHERE node >= 0")) > 1
+    for round in here.state_rounds:
+        for node, theta in going.folder.theta(round).items():
+            assert theta.tobytes() == here.theta(round)[node].tobytes()
 
 
 def test_a_killed_agent_ends_the_run_and_its_checkpoints_are_here(begun):

@@ -8,6 +8,7 @@ from runs import RunFolder, small
 from sheafgossip.launcher.run.journal import Waits
 from sheafgossip.transport.control import Waiting
 
+IMPATIENT = os.environ | {"SHEAFGOSSIP_TEST_CONSTANTS": "tell_wait_s=0.5"}
 TO_ONE_ONLY = """
 client.learn()
 peers.exchange({(client.node + 1) % client.clients: client.theta})
@@ -21,8 +22,7 @@ def told(folder: RunFolder) -> list[tuple[int, str]]:
 
 def test_the_failure_in_the_end_says_it_first(start, with_round):
     """Each sends to one neighbour only, and waits for the other."""
-    environment = with_round(TO_ONE_ONLY) | {"SHEAFGOSSIP_TEST_CONSTANTS": "tell_wait_s=0.5"}
-    going = start(small("transport.timeout = 3.0", algorithm="added"), env=environment)
+    going = start(small("transport.timeout = 3.0", with_round(TO_ONE_ONLY), algorithm=""), env=IMPATIENT)
     code, said = going.end()
     assert code == 1
     ((node, text),) = told(going.folder)
@@ -37,9 +37,8 @@ def test_the_failure_in_the_end_says_it_first(start, with_round):
 
 
 def test_who_waits_for_one_that_has_done_all_its_rounds_is_told_so_and_that_is_no_circle(start, with_round):
-    environment = with_round("client.node == 2 and peers.receive([1])")
-    environment["SHEAFGOSSIP_TEST_CONSTANTS"] = "tell_wait_s=0.5"
-    going = start(small("transport.timeout = 5.0", algorithm="added"), env=environment)
+    of_one = with_round("client.node == 2 and peers.receive([1])")
+    going = start(small("transport.timeout = 5.0", of_one, algorithm=""), env=IMPATIENT)
     assert going.end()[0] == 1
     assert any(
         said.startswith("waits for client 1 in round 1, which has completed all its") for _, said in told(going.folder)

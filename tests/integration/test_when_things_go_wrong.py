@@ -105,11 +105,19 @@ def test_a_run_under_nohup_goes_on_when_its_terminal_is_lost(start):
     going.ends(0, seconds=60)
 
 
-def test_an_exception_in_a_client_shows_its_traceback(start, with_round):
-    going = start(small(algorithm="added"), env=with_round("1 / (client.node - 2)"))
+def test_an_exception_in_a_client_that_is_no_file_of_the_users_shows_its_traceback(start, with_round, tmp_path):
+    with_round("1 / (client.node - 2)")
+    going = start(small('algorithm.use = "added:Added"', algorithm=""), env=os.environ | {"PYTHONPATH": str(tmp_path)})
     code, printed = going.end()
     assert code == 1
     assert re.search(r"client 2 failed in round 1: Traceback(.|\n)*ZeroDivisionError", printed)
+
+
+def test_an_algorithm_that_binds_theta_anew_is_told_its_line_and_what_to_write(start, with_round):
+    code, printed = start(small(with_round("client.theta = client.theta + 1"), algorithm="")).end()
+    assert code == 1
+    assert "write client.theta[:] = ..." in printed
+    assert "client.theta = client.theta + 1" in printed  # the line at fault
 
 
 def test_poison_is_dropped_and_shown_and_the_run_is_unharmed(start, run_in_threads, monkeypatch):

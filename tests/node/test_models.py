@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from oracles import batch_rows
 from sheafgossip.node.model.architecture import Architecture, ArchitectureError
-from sheafgossip.node.model.learner import Learner, LinearModel
+from sheafgossip.node.model.dense import DenseModel
+from sheafgossip.node.model.learner import Learner
 from sheafgossip.node.model.networks import TorchModel
 
 LENET = Architecture("cnn", (3, 32, 32), 10, filters=(32, 32, 64), kernel=5, padding=True, norm_groups=2)
@@ -215,20 +216,48 @@ def test_gradient_loss_and_evaluation_are_torchs_also_where_they_are_computed_in
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("hidden", [(), (5,), (7, 4)])
+@pytest.mark.parametrize("weight", [0.0, 0.3])
+@every_dtype
+def test_fully_connected_layers_in_closed_form_equal_autograd(task, hidden, weight, dtype):
+    random, tolerance = np.random.default_rng(1), TOLERANCE[dtype]
+    kind = "mlp" if hidden else "logistic" if task == "classification" else "linear"
+    architecture = Architecture(kind, (2, 3), 3, hidden=hidden)
+    theta, x = random.standard_normal(architecture.size).astype(dtype), random.standard_normal((40, 6)).astype(dtype)
+    y = random.integers(3, size=40) if task == "classification" else random.standard_normal((40, 3)).astype(dtype)
+    anchors = random.standard_normal((3, architecture.features)).astype(dtype)
+    pull = (anchors, weight) if weight and task == "classification" else None
+    found, expected = np.zeros_like(theta), np.zeros_like(theta)
+    ours = DenseModel(architecture, task, theta, found)
+    torchs = TorchModel(architecture, task, theta.copy(), expected)
+    as_torch = torch.from_numpy(x), torch.from_numpy(y)
+    for samples in (40, 80):  # it adds to what is there
+        assert ours.add_gradient(x, y, samples, pull) == pytest.approx(
+            torchs.add_gradient(*as_torch, samples, pull), rel=tolerance
+        )
+    np.testing.assert_allclose(found, expected, rtol=10 * tolerance, atol=tolerance)
+    np.testing.assert_allclose(ours.features(x), torchs.features(as_torch[0]), rtol=tolerance, atol=tolerance)
+    assert ours.evaluate(x, y) == pytest.approx(torchs.evaluate(*as_torch), rel=tolerance)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
 @pytest.mark.parametrize("outputs", [1, 10])
-def test_the_bits_of_a_linear_model_do_not_depend_on_where_in_memory_it_lies(task, outputs):
+@pytest.mark.parametrize("hidden", [(), (12,)])
+def test_the_bits_of_a_dense_model_do_not_depend_on_where_in_memory_it_lies(task, outputs, hidden):
     random = np.random.default_rng(0)
-    d, n, features = outputs * 64 + outputs, 33, 64
+    n, features = 33, 64
+    kind = "mlp" if hidden else "linear" if task == "regression" else "logistic"
+    architecture = Architecture(kind, (features,), outputs, hidden=hidden)
+    d = architecture.size
     theta, x = random.standard_normal(d, "f4"), random.standard_normal((n, features), "f4")
     y = random.integers(outputs, size=n) if task == "classification" else random.standard_normal((n, outputs), "f4")
-    architecture = Architecture("linear" if task == "regression" else "logistic", (features,), outputs)
     seen = set()
     for shift in range(16):
         moved = []
         for array in (theta, np.zeros_like(theta), x, y):
             moved.append(np.empty(array.size + 16, array.dtype)[shift : shift + array.size].reshape(array.shape))
             moved[-1][:] = array
-        model = LinearModel(architecture, task, *moved[:2])
+        model = DenseModel(architecture, task, *moved[:2])
         seen.add((model.add_gradient(*moved[2:], n), moved[1].tobytes(), model.evaluate(*moved[2:])))
     assert len(seen) == 1
 
@@ -238,7 +267,7 @@ def test_a_linear_model_adds_vectors_to_the_bit_as_torch_does(factor):
     random = np.random.default_rng(0)
     vector, other = (random.standard_normal(1000).astype(np.float32) for _ in range(2))
     expected = torch.from_numpy(vector.copy()).add_(torch.from_numpy(other), alpha=factor).numpy()
-    LinearModel.add(vector, other, factor)
+    DenseModel.add(vector, other, factor)
     np.testing.assert_array_equal(vector, expected)
 
 

@@ -1,0 +1,312 @@
+"""Runs from Python: made, taken up, planned, swept, read and compared, as the commands of the same names do it."""
+
+import html
+import os
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from .launcher import ONE_THREAD, interrupts
+from .launcher.commands import runs as commands
+from .launcher.commands.verify import compared_with_kernel
+from .launcher.config.files import load
+from .launcher.config.sections import RunConfig
+from .launcher.planner.plan import Plan
+from .launcher.processes.engine import EngineName, open_engine
+from .launcher.run.earlier import load_code
+from .launcher.run.run import Outcome
+from .launcher.studies.runner import Finished, Means, Observer
+from .launcher.studies.sweep import parse_grids, plan as plan_sweep
+from .metrics.comparison import Comparison, render_comparison, summarize_all
+from .metrics.export import rows_of_groups
+from .metrics.reader import RunReader, runs_in
+from .metrics.summary import RunSummary, summarize
+from .metrics.text import as_text, width
+from .metrics.verification import Verified
+from .node import own_code
+from .node.algorithms import ALGORITHMS
+from .node.algorithms.base import Algorithm
+from .topology.errors import UserError
+from .written import use_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Source = str | os.PathLike[str] | Mapping[str, Any] | RunConfig
+"""A configuration: the path of a TOML file, its tables as a dict (keys may have dots), or a Config."""
+Folder = str | os.PathLike[str]
+
+
+class RunError(UserError):
+    """A run failed. Each line is a cause, as the command line prints it; ``run`` has what was recorded until then."""
+
+    def __init__(self, run: "Run", causes: Sequence[str]):
+        super().__init__(*causes)
+        self.run = run
+
+
+class Run(RunReader):
+    """What a run recorded: its tables and views as pandas frames (``rounds``, ``traffic``, ``edges``, ``resources``,
+    ``events``, ``round_total``, ...), its figures, models, and page. Each access reads what is there at that moment. A
+    folder of several runs is read as one, with the keys that differ as further columns; ``runs`` is each of them."""
+
+    @property
+    def summary(self) -> RunSummary:
+        return summarize(self._only("summary"))
+
+    @property
+    def models(self) -> dict[int, Any]:
+        """{client: its parameters (d,)} after the last round whose state is there."""
+        return self.theta(max(self.state_rounds))
+
+    def report(self, out: Folder | None = None) -> "Page":
+        """Writes the HTML page, by default report.html in the run's folder; a notebook shows what this returns."""
+        from .metrics.report.page import write_report
+
+        path = self.folder / "report.html" if out is None else Path(out)
+        write_report(runs_in(self.folder), path)
+        return Page(path)
+
+
+class Sweep(Run):
+    """The runs of a sweep, and ``table``: a line a setting, with every figure and its standard error over seeds."""
+
+    def __init__(self, folder: Path, comparison: Comparison):
+        super().__init__(folder)
+        self.comparison = Table(comparison)
+
+    @property
+    def table(self) -> "DataFrame":
+        return self.comparison.frame
+
+
+@dataclass(frozen=True)
+class Page:
+    path: Path
+
+    def _repr_html_(self) -> str:
+        text = html.escape(self.path.read_text(encoding="utf-8"))
+        return f'<iframe srcdoc="{text}" style="width: 100%; height: 40em; border: none"></iframe>'
+
+
+class Table:
+    """Runs side by side, those that differ only in seed and name as one line. ``frame`` has every figure, with its
+    standard error in a column of its own; printed, it is what ``sheafgossip compare`` shows."""
+
+    def __init__(self, comparison: Comparison, target: float | None = None):
+        self.comparison, self.target = comparison, target
+
+    @property
+    def frame(self) -> "DataFrame":
+        import pandas
+
+        return pandas.DataFrame(rows_of_groups(self.comparison))
+
+    def __str__(self) -> str:
+        return "\n".join(map(as_text, render_comparison(self.comparison, self.target, width())))
+
+    def _repr_html_(self) -> str:
+        return self.frame.to_html(index=False)
+
+
+class How(TypedDict, total=False):
+    """How runs are made, as the options of these names of ``sheafgossip run`` tell it."""
+
+    out: Folder | None
+    quiet: bool
+    engine: EngineName
+    address: str | None
+    force: bool
+
+
+def run(
+    config: Source,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    algorithm: Algorithm | None = None,
+    model: Callable[..., Any] | None = None,
+    data: Callable[[], Any] | None = None,
+    **how: Unpack[How],
+) -> Run:
+    """Makes the run, or the runs of [[compare]] tables, and returns what was recorded.
+
+    ``changes`` are {key with dots: value}; ``algorithm`` takes the place of [algorithm], ``model`` and ``data`` are
+    functions for model.use and data.use. ``out`` is the run's folder, by default a new one in runs/; where it holds
+    some of the runs of [[compare]] tables, the others are made. Progress goes to sys.stderr, unless ``quiet``.
+
+    Raises Error where something is wrong with what was asked for, before anything is started, RunError where a run
+    fails, and KeyboardInterrupt, after a clean stop, where it is interrupted."""
+    source, name = _read(config)
+    out, quiet, means = _means(how)
+    changes = dict(changes or {}) | ({} if algorithm is None else {"algorithm": table_of(algorithm)})
+    changes |= {f"{key}.use": use_of(own) for key, own in (("model", model), ("data", data)) if own is not None}
+    with _inside_a_program():
+        made = commands.make(load(source, changes), name, out, means, quiet=quiet)
+    return _result(made.root, made.ended)
+
+
+def _means(how: Mapping[str, Any]) -> tuple[Path | None, bool, Means]:
+    """Returns the folder that is wanted, whether to be quiet, and the rest. Raises TypeError."""
+    if unknown := how.keys() - How.__annotations__.keys():
+        raise TypeError(f"{min(unknown)!r} is no argument; allowed are {', '.join(How.__annotations__)}")
+    means = Means(**{key: value for key, value in how.items() if key not in ("out", "quiet")})
+    out = how.get("out")
+    return None if out is None else Path(out), bool(how.get("quiet")), means
+
+
+def table_of(algorithm: Algorithm) -> dict[str, Any]:
+    """Returns the table [algorithm] that means this very one. Raises Error where clients could not load its class."""
+    given = {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}
+    if type(algorithm) in ALGORITHMS.values():
+        return {key: value for key, value in given.items() if key != "use"}
+    return {key: value for key, value in given.items() if value != "" or key not in ("name", "use")} | {
+        "use": use_of(type(algorithm))
+    }
+
+
+def resume(folder: Folder, rounds: int | None = None, *, own_code: bool = False, **how: Unpack[How]) -> Run:
+    """Takes up an interrupted run after its last complete checkpoint; with ``rounds``, a finished one too, until it has
+    so many. ``own_code``: the files of yours that the run uses, which its folder names, are executed. Raises as ``run``
+    does."""
+    _, quiet, means = _means(how)
+    with _inside_a_program():
+        if own_code:
+            load_code(Path(folder))
+        ended = commands.go_on(Path(folder), rounds, means, quiet=quiet)
+    return _result(ended.prepared.folder, [ended])
+
+
+def open_run(folder: Folder) -> Run:
+    """Reads what is there, and writes and executes nothing. Raises Error where the folder is none of a run, or of
+    several."""
+    return Run(Path(folder))
+
+
+def sweep(
+    config: Source,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    seeds: int = 1,
+    jobs: int = 1,
+    **how: Unpack[How],
+) -> "Sweep":
+    """Makes all combinations of the values in ``grid``, {key with dots: values}, each with so many seeds, ``jobs`` runs
+    at once. Where ``out`` holds some of them, the others are made. Raises as ``run`` does."""
+    source, name = _read(config)
+    out, quiet, _ = _means(how)
+    for key, value in (("seeds", seeds), ("jobs", jobs)):
+        if type(value) is not int or value < 1:
+            raise UserError(f"{key} = {value!r}: must be a whole number of at least 1")
+    grids = parse_grids(grid or {})
+    with _inside_a_program():
+        ended, finished, root = commands.sweep_over(
+            lambda root: plan_sweep(source, changes or {}, grids, seeds, root), name, jobs, out, quiet=quiet
+        )
+    _require_success([(each.run.folder.name, each.outcome) for each in ended], root)
+    return Sweep(root, finished)
+
+
+def plan(config: Source, changes: Mapping[str, Any] | None = None) -> Plan:
+    """Returns what will happen in a run with a scenario, in virtual seconds, and starts nothing; printed, its figures.
+    Raises Error."""
+    source, _ = _read(config)
+    with _inside_a_program(), ExitStack() as stack:
+        configs = load(source, changes or {})
+        if len(configs) > 1 or not configs[0].has_scenario:
+            raise UserError(
+                "plan: needs one run, with one of [time], [compute], [stragglers], [links], [[faults]], [chaos]"
+            )
+        engine = cache(lambda: stack.enter_context(open_engine()))  # takes a second or two, only to time a step
+        prepared, _ = commands.prepared_for_a_plan(configs[0], lambda own, steps: engine().time_a_step(own, steps))
+    assert prepared.plan
+    return prepared.plan
+
+
+def verify(floats: Sequence[int] | None = None) -> list[Verified]:
+    """Holds the recorded bytes of small runs over TCP against the kernel's own counters, for vectors of these lengths.
+    Raises RunError where they differ, and Error where the kernel does not count."""
+    with _inside_a_program(), tempfile.TemporaryDirectory(prefix="sheafgossip-verify-") as folder:
+        out = Path(folder) / "runs"
+        verified, ended = compared_with_kernel(floats, out, Observer())
+        _require_success([(each.prepared.config.label, each.outcome) for each in ended], out)
+        if complaints := [complaint for each in verified for complaint in each.complaints]:
+            raise RunError(Run(out), complaints)
+    return verified
+
+
+def compare(runs: Sequence[Run | Folder], target: float | None = None) -> Table:
+    """``target`` is a test metric: then figures of what it took to reach it are there, too. Raises Error."""
+    folders = [each.folder if isinstance(each, RunReader) else Path(each) for each in runs]
+    return Table(Comparison(summarize_all([run for folder in folders for run in runs_in(folder)], target)), target)
+
+
+def _read(config: Source) -> tuple[Path | Mapping[str, Any], Path]:
+    """Returns what ``load`` takes, and the file by whose name a run's folder is called."""
+    if isinstance(config, RunConfig):
+        return tomllib.loads(config.to_toml()), Path(config.name or "run")
+    if isinstance(config, Mapping):
+        name = config.get("name", "run")
+        return config, Path(name if isinstance(name, str) else "run")
+    return Path(config), Path(config)
+
+
+@contextmanager
+def _inside_a_program() -> Iterator[None]:
+    """A program has signal handlers of its own, and may have loaded libraries that compute with several threads, whose
+    bits would be others."""
+    with ExitStack() as stack:
+        stack.enter_context(interrupts.handled())
+        stack.enter_context(_errors_told())
+        if not ONE_THREAD.items() <= os.environ.items():
+            from threadpoolctl import threadpool_limits
+
+            stack.enter_context(threadpool_limits(1))
+            if torch := sys.modules.get("torch"):
+                stack.callback(torch.set_num_threads, torch.get_num_threads())
+                torch.set_num_threads(1)
+            before = {name: os.environ.get(name) for name in ONE_THREAD}  # for what is loaded only now
+            os.environ.update(ONE_THREAD)
+            stack.callback(_restore, before)
+        yield
+
+
+def _restore(before: Mapping[str, str | None]) -> None:
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    """Raises what comes from a line of the user's own code as an Error that shows the line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if line := own_code.blamed(error):
+            raise UserError(line) from error
+        raise
+
+
+def _result(root: Path, ended: Sequence[Finished]) -> Run:
+    several = len(ended) > 1
+    _require_success([(each.prepared.config.label if several else "", each.outcome) for each in ended], root)
+    return Run(root)
+
+
+def _require_success(outcomes: Sequence[tuple[str, Outcome]], root: Path) -> None:
+    """Raises KeyboardInterrupt where a run was interrupted, RunError where one failed."""
+    if any(outcome.status == "interrupt" for _, outcome in outcomes):
+        raise KeyboardInterrupt
+    failed = [(name, cause) for name, outcome in outcomes if outcome.status == "failure" for cause in outcome.causes]
+    if failed:
+        raise RunError(Run(root), [f"{name}: {cause}" if name else cause for name, cause in failed])

@@ -1,0 +1,92 @@
+"""Classes and functions of a notebook or a script as the text of a file, which clients can load.
+
+A client is another process: it does not see what a notebook has defined, and would begin a script's runs anew if it
+executed that. So what is named is written down with all that it refers to: imports, classes, functions, plain values.
+"""
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .node.own_code import digest_of
+from .topology.errors import UserError
+
+
+def use_of(thing: Any) -> str:
+    """Returns "FILE.py:NAME" of a class or function; one of __main__ is written into a file of its own. Raises Error
+    where that cannot be done."""
+    name, module = thing.__qualname__, sys.modules.get(thing.__module__)
+    if not name.isidentifier():
+        raise UserError(f"{name}: is defined inside something else, where no client finds it; define it on its own")
+    if thing.__module__ != "__main__":
+        file = getattr(module, "__file__", None)
+        return f"{Path(file).resolve()}:{name}" if file else f"{thing.__module__}:{name}"
+    text = _text_of(name)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    path = cache / "sheafgossip" / "code" / digest_of(text)[:16] / f"{name.lower()}.py"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return f"{path}:{name}"
+
+
+def _text_of(wanted: str) -> str:
+    """Returns the statements of __main__ that a name needs, in their order."""
+    main, bound = vars(sys.modules["__main__"]), dict(_bound())
+    texts, left = dict[tuple[int, int], str](), [wanted]
+    while left:
+        name = left.pop()
+        if name not in bound or bound[name][0] in texts:
+            if name == wanted:
+                raise UserError(f"{name}: its text cannot be found; write it into a file")
+            continue
+        place, node, text = bound[name]
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            texts[place] = f"{name} = {_literal(main.get(name), name, wanted)}"
+            continue
+        texts[place] = text
+        left += [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+    return "\n\n".join(text for _, text in sorted(texts.items())) + "\n"
+
+
+def _bound() -> Iterator[tuple[str, tuple[tuple[int, int], ast.stmt, str]]]:
+    """Yields (name, (place, statement, its text)) of what statements of __main__ bind, the latest last."""
+    main = sys.modules["__main__"]
+    file, cells = getattr(main, "__file__", None), getattr(main, "In", ())
+    sources = list(cells) if cells else [Path(file).read_text(encoding="utf-8")] if file else []
+    for number, source in enumerate(sources):
+        try:
+            statements = ast.parse(source).body
+        except SyntaxError:  # a cell that did not run
+            continue
+        for node in statements:
+            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+            text = "\n".join(source.splitlines()[first - 1 : node.end_lineno])
+            for name in _names(node):
+                yield name, ((number, node.lineno), node, text)
+
+
+def _names(node: ast.stmt) -> list[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return [each.asname or each.name.partition(".")[0] for each in names]
+        case ast.Assign(targets=targets):
+            return [target.id for target in targets if isinstance(target, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+    return []
+
+
+def _literal(value: Any, name: str, user: str) -> str:
+    try:
+        if ast.literal_eval(repr(value)) == value:
+            return repr(value)
+    except (ValueError, SyntaxError):
+        pass
+    kind = type(value).__name__
+    raise UserError(f"{user} uses {name}, a {kind}, which no client sees; make it a setting, or write both into a file")

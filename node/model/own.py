@@ -1,0 +1,193 @@
+"""A model of the user's own: any torch.nn.Module over one flat vector."""
+
+import json
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...topology.randomness import generator
+from .. import own_code
+from ..assignment import Run
+from .architecture import Architecture, ArchitectureError, OwnModel
+from .networks import TorchModel, views
+
+_SAMPLES = 4  # that a module is measured with
+_one_at_a_time = threading.Lock()  # torch has one generator a process, and clients may be threads
+
+
+@contextmanager
+def _drawing(seed: int, purpose: str, *key: int) -> Iterator[None]:
+    """What torch draws here follows from the seed."""
+    draws = torch.default_generator  # a tenth of the time of torch.random.fork_rng and torch.manual_seed
+    with _one_at_a_time:
+        before = draws.get_state()
+        draws.manual_seed(int(generator(seed, purpose, *key).integers(1 << 62)))
+        try:
+            yield
+        finally:
+            draws.set_state(before)
+
+
+def build(architecture: Architecture, run: Run, dtype: np.dtype, *client: int) -> nn.Module:
+    """Returns a client's module as it starts: with ``client`` its own draw, else the same for all clients."""
+    assert architecture.own
+    make = own_code.load_copy(architecture.own.use, "model.use", run.folder, run.code)
+    options = json.loads(architecture.own.options)
+    with _drawing(run.seed, "own model", *client):
+        return make(architecture.input_shape, architecture.outputs, **options).to(_torch_type(dtype))
+
+
+class ModuleModel(TorchModel):
+    """``start`` of theta is that of the module. Buffers, such as the running means of batch normalization, stay with
+    the client, and are part of its state; what layers draw, as dropout does, follows from the run's seed."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        task: str,
+        theta: np.ndarray,
+        gradient: np.ndarray,
+        module: nn.Module,
+        key: tuple[int, int],
+    ):
+        super().__init__(architecture, task, theta, gradient)
+        self._module, self._key, self._passes = module, key, 0
+        self._seen: Tensor | None = None
+        trained = [each for each in module.parameters() if each.requires_grad]
+        with torch.no_grad():
+            for parameter, view in zip(trained, views(architecture, theta), strict=True):
+                view.copy_(parameter)
+        for parameter, view, slope in zip(
+            trained, views(architecture, theta), views(architecture, gradient), strict=True
+        ):
+            parameter.data, parameter.grad = view, slope
+        if layer := last_layer(module):
+            layer.register_forward_pre_hook(self._note)
+
+    def _note(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._seen = inputs[0]
+
+    def add_gradient(self, x: Tensor, y: Tensor, samples: int, pull: tuple[np.ndarray, float] | None = None) -> float:
+        self._passes += 1
+        with _drawing(self._key[0], "own model's draws", self._key[1], self._passes):
+            return super().add_gradient(x, y, samples, pull)
+
+    def _forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self._module.training != torch.is_grad_enabled():  # without gradients it is evaluated
+            self._module.train(torch.is_grad_enabled())
+        z = self._module(x)
+        seen, self._seen = self._seen, None
+        return z if seen is None else seen, z
+
+    def state(self) -> dict[str, np.ndarray]:
+        buffers = {f"buffer.{name}": each.numpy() for name, each in self._module.named_buffers()}
+        return buffers | {"model_passes": np.array([self._passes])}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        self._passes = int(state["model_passes"][0])
+        for name, each in self._module.named_buffers():
+            each.copy_(torch.from_numpy(state[f"buffer.{name}"]).reshape(each.shape))
+
+
+def last_layer(module: nn.Module) -> nn.Linear | None:
+    """Returns the layer that ends theta: a linear one with a bias."""
+    last = [id(each) for each in module.parameters() if each.requires_grad][-2:]
+    linear = (layer for layer in module.modules() if isinstance(layer, nn.Linear))
+    return next((layer for layer in linear if last == [id(layer.weight), id(layer.bias)]), None)
+
+
+def measured(
+    use: str, key: str, options: Mapping[str, Any], data: tuple[tuple[int, ...], int, str], dtype: np.dtype
+) -> OwnModel:
+    """Makes the module once and looks at it. ``data`` are the shape of a sample, the outputs and the task. Raises
+    ArchitectureError where it does not fit the data."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    shape, outputs, task = data
+    module = _made(use, key, options, shape, outputs).to(_torch_type(dtype))
+    trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    if not trained:
+        raise ArchitectureError(f"{key} = {use!r}: has no parameter that is trained")
+    widest, flops = [math.prod(shape)], []
+    for layer in module.modules():
+        layer.register_forward_hook(lambda _, __, out: widest.append(_width(out)))
+    x = torch.zeros(_SAMPLES, *shape, dtype=_torch_type(dtype))
+    y = torch.zeros(_SAMPLES, dtype=torch.int64) if task == "classification" else x.new_zeros(_SAMPLES, outputs)
+    loss = nn.functional.cross_entropy if task == "classification" else nn.functional.mse_loss
+    for learns in (False, True):
+        module.train(learns)
+        with _drawing(0, "own model"), FlopCounterMode(display=False) as counter:
+            z = _predictions(module, x, outputs, f"{key} = {use!r}")
+            if learns:
+                loss(z, y).backward()
+        flops.append(counter.get_total_flops() // _SAMPLES)
+    head = last_layer(module)
+    blocks = tuple((name, tuple(each.shape)) for name, each in trained.items())
+    return OwnModel(use, json.dumps(dict(options)), blocks, head.in_features if head else 0, max(widest), *flops)
+
+
+def _made(use: str, key: str, options: Mapping[str, Any], shape: tuple[int, ...], outputs: int) -> nn.Module:
+    make = own_code.load(use, key)
+    called = ", ".join([f"{shape}", f"{outputs}", *(f"{k}={v!r}" for k, v in options.items())])
+    if not callable(make):
+        raise ArchitectureError(f"{key} = {use!r}: is no function that makes a model")
+    with _drawing(0, "own model"):
+        try:
+            module = make(shape, outputs, **options)
+        except TypeError as error:
+            if own_code.blamed(error):
+                raise
+            raise ArchitectureError(f"{key} = {use!r}: cannot be called with ({called}): {error}") from error
+    if not isinstance(module, nn.Module):
+        found = f"returned {type(module).__name__} for ({called})"
+        raise ArchitectureError(f"{key} = {use!r}: {found}; it has to be a torch.nn.Module")
+    return module
+
+
+def _predictions(module: nn.Module, x: Tensor, outputs: int, named: str) -> Tensor:
+    try:
+        z = module(x)
+    except Exception as error:
+        told = own_code.blamed(error) or own_code.described(error)
+        raise ArchitectureError(f"{named}: cannot take samples of shape {tuple(x.shape[1:])}: {told}") from error
+    if not isinstance(z, Tensor) or z.shape != (len(x), outputs):
+        found = f"a {type(z).__name__}" if not isinstance(z, Tensor) else f"shape {tuple(z.shape)}"
+        raise ArchitectureError(f"{named}: makes {found} of {len(x)} samples; it has to be ({len(x)}, {outputs})")
+    return z
+
+
+def check_loss(use: str, options: Mapping[str, Any], outputs: int, task: str) -> None:
+    """Raises ArchitectureError where the user's loss does not give one of each sample, with a gradient."""
+
+    def wrong(what: str) -> ArchitectureError:
+        return ArchitectureError(f"training.loss.use = {use!r}: {what}")
+
+    loss = own_code.load(use, "training.loss.use")
+    if not callable(loss):
+        raise wrong("is no function")
+    z = torch.zeros(_SAMPLES, outputs, requires_grad=True)
+    y = torch.zeros(_SAMPLES, dtype=torch.int64) if task == "classification" else torch.zeros(_SAMPLES, outputs)
+    try:
+        found = loss(z, y, **options)
+    except Exception as error:
+        told = own_code.blamed(error) or own_code.described(error)
+        raise wrong(f"cannot take outputs {tuple(z.shape)} and targets {tuple(y.shape)}: {told}") from error
+    if not isinstance(found, Tensor) or found.shape != (_SAMPLES,):
+        shape = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise wrong(f"makes {shape} of {_SAMPLES} samples; it has to be ({_SAMPLES},), the loss of each")
+    if not found.requires_grad:
+        raise wrong("has no gradient by the outputs of the model")
+
+
+def _width(out: Any) -> int:
+    return out[0].numel() if isinstance(out, Tensor) and out.ndim else 0
+
+
+def _torch_type(dtype: np.dtype) -> torch.dtype:
+    return torch.float64 if dtype == np.float64 else torch.float32

@@ -1,0 +1,96 @@
+"""Each mistake that an author can make is one line that says what is wrong, before any client is started."""
+
+import pytest
+
+import sheafgossip as sg
+
+HEAD = """
+from dataclasses import dataclass
+from typing import Annotated
+import numpy as np
+import sheafgossip as sg
+from annotated_types import Gt
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Good(sg.Algorithm):
+    way: Annotated[float, Gt(0)] = 0.5
+    def round(self, client, peers):
+        client.learn()
+
+"""
+FROZEN = "@dataclass(frozen=True)\nclass Own(Good):\n    "
+NAMED = 'algorithm.use = "mine.py:Own"'
+MODEL = 'model.use = "mine.py:make"'
+DATA = 'data.use = "mine.py:load"'
+MISTAKES = {  # {what: (text of the file, lines of the configuration, what is said)}
+    "no such file": ("", 'algorithm.use = "other.py:Own"', "other.py:Own': there is no such file"),
+    "no colon": ("", 'algorithm.use = "mine.py"', 'write "FILE.py:NAME", or "package.module:NAME"'),
+    "no text": ("", "algorithm.use = 3", "algorithm.use = 3: must be a string"),
+    "no such class": ("", 'algorithm.use = "mine.py:Goood"', r"has no Goood \(did you mean Good\?\)"),
+    "no such package": ("", 'algorithm.use = "nothing.here:Own"', "ModuleNotFoundError: No module named 'nothing'"),
+    "no Python": ("x = (1", NAMED, r"SyntaxError: '\(' was never closed \(mine.py, line 16\)"),
+    "fails when loaded": ("y = 1 / 0", NAMED, r"ZeroDivisionError: .* \(mine.py, line 16, .*: y = 1 / 0\)"),
+    "no class": ("Own = 5", NAMED, "Own is no subclass of sheafgossip.Algorithm"),
+    "no algorithm": ("class Own: pass", NAMED, "Own is no subclass of sheafgossip.Algorithm"),
+    "no dataclass": ("class Own(Good): pass", NAMED, r"Own needs @dataclass\(frozen=True\) above it"),
+    "no round": ("@dataclass(frozen=True)\nclass Own(sg.Algorithm): x: int = 1", NAMED, "Own has no method round"),
+    "no key": (f"{FROZEN}x: np.ndarray = None", NAMED, "a field of Own is no key: .*numpy.ndarray"),
+    "missing": (
+        "@dataclass(frozen=True, kw_only=True)\nclass Own(Good):\n    x: float", NAMED, "algorithm.x is missing"),
+    "out of bounds": (f"{FROZEN}pass", f"{NAMED}\nalgorithm.way = 0.0", "algorithm.way = 0.0: must be greater than 0"),
+    "unknown": (f"{FROZEN}pass", f"{NAMED}\nalgorithm.wey = 1.0", r"algorithm.wey: unknown key \(did you mean way\?\)"),
+    "no traits": (f"{FROZEN}traits = 1", NAMED, r"Own.traits = 1: must be sheafgossip.Traits\(...\)"),
+    "unknown trait": (f"{FROZEN}traits = sg.Traits(same=True)", NAMED, r"TypeError: .*'same'.*line 18"),
+    "no list": (f"{FROZEN}messages = lambda self, edge: 5", NAMED, "Own.messages: returned 5; it has to be a list"),
+    "no length": (f"{FROZEN}messages = lambda self, edge: [sg.Vector(0.5)]", NAMED, "the length is a whole number"),
+    "no attribute": (f"{FROZEN}messages = lambda self, edge: [edge.d]", NAMED, r"AttributeError: .*, line 18"),
+    "does not fit": (f"{FROZEN}def check(self, run): raise sg.SettingsError('way', 'no')", NAMED, "^way: no$"),
+    "unequal models": (
+        f"{FROZEN}traits = sg.Traits(same_size=True)",
+        f'{NAMED}\nmodel.mix = [{{ kind = "mlp", hidden = [4] }}]',
+        "algorithm.name = 'own': compares whole models",
+    ),
+    "no function": ("make = 5", MODEL, "model.use = .*: is no function that makes a model"),
+    "wrong arguments": ("def make(shape): pass", MODEL, r"cannot be called with \(\(1, 8, 8\), 10\): make\(\) takes 1"),
+    "unknown option": (
+        "def make(shape, outputs): pass",
+        f"{MODEL}\nmodel.options.width = 3",
+        r"cannot be called with \(\(1, 8, 8\), 10, width=3\)",
+    ),
+    "no module": ("def make(shape, outputs): return 5", MODEL, "returned int for .*; it has to be a torch.nn.Module"),
+    "nothing to learn": ("def make(shape, outputs): return nn.Flatten()", MODEL, "has no parameter that is trained"),
+    "wrong samples": ("def make(shape, outputs): return nn.Linear(7, outputs)", MODEL, r"of shape \(1, 8, 8\): "),
+    "wrong outputs": (
+        "def make(shape, outputs): return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))",
+        MODEL,
+        r"makes shape \(4, 3\) of 4 samples; it has to be \(4, 10\)",
+    ),
+    "fails when made": ("def make(shape, outputs): return shape[7]", MODEL, r"IndexError: .*, line 16, in make"),
+    "no head": (
+        "def make(shape, outputs): return nn.Sequential(nn.Conv2d(1, outputs, 8), nn.Flatten())",
+        f'{MODEL}\nalgorithm = {{ name = "sfmtl-graph" }}',
+        "its last layer must be torch.nn.Linear with a bias",
+    ),
+    "both kinds": ("", f'{MODEL}\nmodel.kind = "cnn"', "model.kind = 'cnn': with use it is \"own\""),
+    "no samples": ("def load(): return 3", DATA, "data.use = .*: returned int; allowed are"),
+    "unequal lengths": ("def load(): return np.ones((9, 2)), np.ones(8, int)", DATA, "x has 9 samples and y has 8"),
+    "ragged": ("def load(): return [[1, 2], [3]], [0, 1]", DATA, "x is no array: "),
+    "one class": ("def load(): return np.ones((9, 2)), np.ones(9, int)", DATA, "y holds one class only"),
+    "not a number": ("def load(): return np.ones((9, 2)) * np.nan, np.arange(9) % 2", DATA, "x holds NaN"),
+    "too few": ("def load(): return np.ones((9, 2)), np.arange(9) % 2", DATA, "clients"),
+    "fails": ("def load(): return 1 / 0", DATA, r"ZeroDivisionError: .* \(mine.py, line 16, in load"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_it_is_told_in_a_line(tmp_path, monkeypatch, mistake):
+    text, lines, told = MISTAKES[mistake]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(HEAD + text)
+    (tmp_path / "mine.toml").write_text(f"clients = 4\nrounds = 2\ndata.samples = 0\n{lines}\n")
+    with pytest.raises(sg.Error, match=told) as error:
+        sg.run("mine.toml", quiet=True)
+    assert len(str(error.value).splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.py", "mine.toml"]

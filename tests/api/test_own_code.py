@@ -1,0 +1,322 @@
+"""Algorithms, models and data of the user's own, from files and from Python."""
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import own
+import sheafgossip as sg
+from runs import CLI
+from sheafgossip.metrics.verification import compare_with_kernel
+from sheafgossip.topology.errors import UserError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counters of the kernel")
+
+RESTART = {
+    "faults": [{"kind": "crash", "clients": [2], "at_round": 4, "restart_after": 1}],
+    "time.clock": "virtual",
+    "compute.step_s": 0.01,
+}
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    folder = own.write(tmp_path / "project")
+    monkeypatch.chdir(folder)
+    yield folder
+    for path in [path for path in sys.path if path.startswith(str(tmp_path))]:
+        sys.path.remove(path)
+    sys.modules.pop("averages", None)
+
+
+def states(run: sg.Run) -> dict[int, bytes]:
+    return {
+        round: b"".join(theta.tobytes() for _, theta in sorted(run.theta(round).items())) for round in run.state_rounds
+    }
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([*CLI, *arguments], capture_output=True, text=True, timeout=120)
+
+
+def test_the_command_line_python_and_threads_come_to_the_same_bits(project):
+    assert command("run", "mine.toml", "--out", "cli", "--quiet").returncode == 0
+    python = sg.run("mine.toml", out="python", quiet=True)
+    assert states(python) == states(sg.open_run("cli"))
+    assert python.traffic.equals(sg.open_run("cli").traffic)
+    assert states(sg.run("mine.toml", out="threads", quiet=True, engine="threads")) == states(python)
+    kept = {path.name for path in (project / "python/code").iterdir()}
+    assert kept == {"algorithm.py", "averages.py", "model.py", "data.py"}
+    clients = python.nodes[python.nodes.role == "client"]
+    assert clients.parameters.unique().tolist() == [5 * 9 + 5 + 5 * 5 * 9 + 2 * 5 + 20 * 3 + 3]  # a bias is frozen
+    assert clients.train_samples.tolist() == [40] * 4  # the official split
+    assert clients.test_samples.tolist() == [20] * 4
+    assert python.summary.final.mean > 0.5
+    table = python.sql("SELECT sum(flops) AS flops FROM work_total")
+    assert table.flops[0] > 0
+
+
+def test_a_run_that_goes_on_ends_as_an_unbroken_one(project):
+    whole = sg.run("mine.toml", out="whole", quiet=True)
+    sg.run("mine.toml", {"rounds": 4}, out="part", quiet=True)
+    assert states(sg.resume("part", 6, own_code=True, quiet=True))[6] == states(whole)[6]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        RESTART | {"checkpoints.every": 1},
+        {"transport.codec": "float16"},
+        {"algorithm": {"use": "algorithm.py:Mean", "fraction": 0.5}},
+    ],
+    ids=["crash and restart", "codec", "server"],
+)
+def test_bytes_are_those_of_the_kernel(project, changes):
+    run = sg.run("mine.toml", changes | {"transport.protocol": "tcp", "measuring.kernel": True}, out="run", quiet=True)
+    comparison = compare_with_kernel(run.folder)
+    assert comparison.connections >= 4
+    assert comparison.differing == comparison.loose_ends == ()
+    again = sg.run("mine.toml", changes, out="again", quiet=True)
+    assert states(again) == states(run)
+
+
+def test_a_change_of_the_code_is_refused_until_it_is_taken_back(project):
+    sg.run("mine.toml", {"rounds": 2}, out="run", quiet=True)
+    text = (project / "averages.py").read_text()
+    (project / "averages.py").write_text(text + "\n# slower\n")
+    with pytest.raises(sg.Error, match=r"averages.py has changed since the run began; .* as in .*run/code/averages.py"):
+        sg.resume("run", 4, own_code=True, quiet=True)
+    shutil.copy(project / "run/code/averages.py", project / "averages.py")
+    assert sg.resume("run", 4, own_code=True, quiet=True).summary.rounds == 4
+    (project / "averages.py").unlink()
+    assert "cannot be read" in command("resume", "run", "--rounds", "5", "--own-code").stderr
+    assert sg.open_run("run").summary.rounds == 4  # nothing of it is executed
+
+
+def test_runs_of_other_code_are_not_mixed(project):
+    several = own.CONFIG.replace("algorithm =", "[[compare]]\nname = 'one'\nalgorithm =")
+    (project / "mine.toml").write_text(f"{several}[[compare]]\nname = 'two'\nalgorithm.name = 'local'\n")
+    assert len(sg.run("mine.toml", {"rounds": 2}, out="runs", quiet=True).runs) == 2
+    shutil.rmtree(project / "runs" / "two")
+    (project / "averages.py").write_text(own.AVERAGES + "\n# slower\n")
+    with pytest.raises(sg.Error, match=r"runs/one: averages.py has changed since that run began; choose another --out"):
+        sg.run("mine.toml", {"rounds": 2}, out="runs", quiet=True)
+
+
+def test_nothing_in_a_run_folder_is_executed(project):
+    sg.run("mine.toml", {"rounds": 2}, out="run", quiet=True)
+    code = project / "run/code/algorithm.py"
+    config = project / "run/config.toml"
+    config.write_text(config.read_text().replace(str(project / "algorithm.py"), str(code)))
+    with sqlite3.connect(project / "run/run.sqlite") as records:
+        records.execute("DELETE FROM meta WHERE key = 'config_sha256'")
+    code.write_text("open('executed', 'w')")
+    for arguments in (["resume", "run", "--rounds", "4"], ["summary", "run"], ["run", "mine.toml", "--out", "run"]):
+        command(*arguments)
+    for more in ([], ["--own-code"]):
+        assert command("resume", "run", "--rounds", "4", *more).returncode == 2
+    assert not (project / "executed").exists()
+
+
+def test_an_installed_package_brings_algorithms_by_their_names(tmp_path, monkeypatch):
+    information = tmp_path / "site" / "gossips-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: gossips\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[sheafgossip.algorithms]\nhalf-way = gossips:HalfWay\n")
+    (tmp_path / "site" / "gossips.py").write_text(own.ALGORITHM.replace("from averages import mean", own.AVERAGES))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    config = 'clients = 4\nrounds = 2\ndata.samples = 100\nalgorithm = { name = "half-way", way = 0.3 }\n'
+    (tmp_path / "mine.toml").write_text(config)
+    out = str(tmp_path / "run")
+    assert command("run", str(tmp_path / "mine.toml"), "--quiet", "--out", out).returncode == 0
+    assert sg.open_run(out).config["algorithm"] == {"name": "half-way", "use": "gossips:HalfWay", "way": 0.3}
+    assert '### `name = "half-way"`' in command("config", "schema").stdout
+    (tmp_path / "mine.toml").write_text(config.replace("half-way", "half-wey"))
+    assert "'selective-sheaf', 'half-way'" in command("run", str(tmp_path / "mine.toml")).stderr
+    assert command("resume", out, "--rounds", "3").returncode == 2
+    assert command("resume", out, "--rounds", "3", "--own-code").returncode == 0
+
+
+LOSS = """
+import torch.nn.functional as F
+
+
+def focal(z, y, gamma=2.0):
+    loss = F.cross_entropy(z, y, reduction="none")
+    return (1 - (-loss).exp()) ** gamma * loss
+
+
+def mean(z, y):
+    return F.cross_entropy(z, y)
+
+
+def plain(z, y):
+    return F.cross_entropy(z, y, reduction="none")
+"""
+
+
+def test_a_loss_of_the_users_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "losses.py").write_text(LOSS)
+    config = {"clients": 3, "rounds": 4, "data.samples": 120, "algorithm.name": "d-psgd", "model.dtype": "float64"}
+    usual = sg.run(config, out="usual", quiet=True).models
+    same = sg.run(config, {"training.loss.use": "losses.py:plain"}, out="same", quiet=True).models
+    np.testing.assert_allclose(same[1], usual[1], rtol=1e-10)
+    focal = {"training.loss": {"use": "losses.py:focal", "options": {"gamma": 1.0}}}
+    whole = sg.run(config, focal, out="whole", quiet=True)
+    assert not np.allclose(whole.models[1], usual[1], rtol=1e-3)
+    sg.run(config, focal | {"rounds": 2}, out="part", quiet=True)
+    assert states(sg.resume("part", 4, own_code=True, quiet=True))[4] == states(whole)[4]
+    for name, told in (("mean", r"makes shape \(\) of 4 samples; it has to be \(4,\)"), ("nix", "has no nix")):
+        with pytest.raises(sg.Error, match=f"training.loss.use = '.*losses.py:{name}': {told}"):
+            sg.run(config, {"training.loss.use": f"losses.py:{name}"}, out="wrong", quiet=True)
+
+
+METRICS = """
+import numpy as np
+
+
+def confidence(z, y, power=1.0):
+    odds = np.exp(z - z.max(1, keepdims=True))
+    return np.mean((odds / odds.sum(1, keepdims=True)).max(1) ** power)
+
+
+def correct(z, y):
+    return (z.argmax(1) == y).mean()
+"""
+
+
+def test_metrics_of_the_users_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "metrics.py").write_text(METRICS)
+    config = {"clients": 3, "rounds": 4, "data.samples": 120, "algorithm.name": "d-psgd", "evaluation.every": 2}
+    wanted = [
+        {"use": "metrics.py:correct"},
+        {"use": "metrics.py:confidence", "name": "squared confidence", "options": {"power": 2.0}},
+    ]
+    run = sg.run(config, {"evaluation.metrics": wanted}, out="run", quiet=True)
+    values = run.metrics.pivot(index=["node", "round"], columns="name", values="value")
+    assert len(values) == 3 * 3  # rounds 0, 2 and 4
+    accuracy = run.rounds.set_index(["node", "round"]).test_metric.dropna()
+    assert values.correct.tolist() == accuracy.loc[values.index].tolist()
+    assert values["squared confidence"].between(0, 1).all()
+    with pytest.raises(sg.Error, match="metrics: two are called correct; give one another name"):
+        sg.run(config, {"evaluation.metrics": [wanted[0], wanted[0]]}, quiet=True)
+    with pytest.raises(sg.Error, match=r"metrics.py:f1': has no f1; it defines confidence, correct"):
+        sg.run(config, {"evaluation.metrics": [{"use": "metrics.py:f1"}]}, quiet=True)
+
+
+# -- from Python -------------------------------------------------------------------------------------------------------
+
+
+def samples():
+    x, y = np.eye(3, dtype=np.float32)[np.arange(60) % 3], np.arange(60) % 3
+    return x, y
+
+
+@dataclass(frozen=True)
+class Prox(sg.ServerAlgorithm):
+    """FedProx."""
+
+    mu: float = 0.1
+    traits = replace(sg.TAKES_OLD_UPLOADS, momentum=False)
+
+    def upload(self, client):
+        w = client.theta.copy()
+        for batch in client.batches():
+            client.theta -= client.alpha * (client.gradient_on(batch) + self.mu * (client.theta - w))
+        return client.theta
+
+    def aggregate(self, server, uploads):
+        server.theta[:] = sg.weighted_mean(server, uploads)
+
+
+def test_objects_of_python_stand_in_for_files(tmp_path):
+    changes = {"clients": 3, "rounds": 20, "training": {"work": "epochs", "batch_size": 5, "alpha": 1.0}}
+    run = sg.run(changes, algorithm=Prox(mu=0.5), data=samples, out=tmp_path / "run", quiet=True)
+    assert run.config["algorithm"]["mu"] == 0.5
+    assert run.config["algorithm"]["use"] == f"{__file__}:Prox"
+    assert run.summary.final.mean == 1.0
+    assert sg.compare([run]).frame.test_metric.tolist() == [1.0]
+
+
+SCRIPT = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import sheafgossip as sg
+
+SHARE = 0.25
+HUGE = np.zeros(3)
+
+
+def mean(vectors):
+    return np.mean(list(vectors), axis=0)
+
+
+@dataclass(frozen=True)
+class HalfWay(sg.Algorithm):
+    way: float = 0.5
+    traits = sg.Traits(same_size=True)
+
+    def round(self, client, peers):
+        client.learn()
+        theirs = peers.exchange(dict.fromkeys(client.neighbours, client.theta))
+        client.theta += self.way * SHARE * (mean(theirs.values()) - client.theta)
+
+
+@dataclass(frozen=True)
+class Greedy(HalfWay):
+    def round(self, client, peers):
+        super().round(client, peers)
+        client.theta += HUGE[0]
+
+
+config = {"clients": 4, "rounds": 3, "data.samples": 100}
+print(sg.run(config, algorithm=HalfWay(way=0.3), out="run", quiet=True).summary.rounds)
+try:
+    sg.run(config, algorithm=Greedy(), out="greedy", quiet=True)
+except sg.Error as error:
+    print(error)
+"""
+
+
+def test_a_script_needs_no_guard_and_its_classes_no_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    told = "Greedy uses HUGE, a ndarray, which no client sees; make it a setting, or write both into a file"
+    assert done.stdout.splitlines() == ["3", told], done.stderr
+    written = (tmp_path / "run/code/halfway.py").read_text()
+    assert [word in written for word in ("SHARE = 0.25", "def mean", "HUGE")] == [True, True, False]
+    told = "what a run's folder names is executed with --own-code only"
+    assert told in command("resume", str(tmp_path / "run"), "--rounds", "5").stderr
+    assert command("resume", str(tmp_path / "run"), "--rounds", "5", "--own-code").returncode == 0
+
+
+def test_an_error_is_the_one_of_the_command_line(tmp_path):
+    with pytest.raises(UserError, match=r"^clients = 0: must be greater than or equal to 1$"):
+        sg.run({"clients": 0})
+    with pytest.raises(
+        sg.RunError, match=r"client 0 failed in round 1: ZeroDivisionError: .* in samples_that_fail"
+    ) as failed:
+        sg.run({"clients": 2, "rounds": 2}, algorithm=Failing(), out=tmp_path / "run", quiet=True)
+    assert failed.value.run.summary.status == "failed"
+
+
+@dataclass(frozen=True)
+class Failing(sg.Algorithm):
+    def round(self, client, peers):
+        samples_that_fail(client.node)
+
+
+def samples_that_fail(node):
+    return 1 / 0

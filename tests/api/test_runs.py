@@ -1,0 +1,107 @@
+"""What the commands do, from Python."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+import sheafgossip as sg
+from runs import until
+
+CONFIG = {"clients": 4, "rounds": 3, "data": {"samples": 120}, "algorithm.name": "d-psgd"}
+
+
+def test_a_configuration_is_a_path_or_tables_which_are_not_changed(tmp_path):
+    (tmp_path / "mine.toml").write_text('clients = 4\nrounds = 3\ndata.samples = 120\nalgorithm.name = "d-psgd"\n')
+    tables = {**CONFIG, "data": dict(CONFIG["data"])}
+    runs = [sg.run(tables, {"seed": 2}, out=tmp_path / "tables", quiet=True)]
+    assert tables == CONFIG
+    runs.append(sg.run(tmp_path / "mine.toml", {"seed": 2}, out=tmp_path / "file", quiet=True))
+    runs.append(sg.run(sg.open_run(tmp_path / "file").config, out=tmp_path / "config", quiet=True))
+    assert len({run.theta(3)[0].tobytes() for run in runs}) == 1
+    assert {run.config["seed"] for run in runs} == {2}
+
+
+def test_a_run_is_read_while_it_goes_on_and_ctrl_c_stops_it(tmp_path):
+    folder = tmp_path / "run"
+
+    def interrupt():
+        until((folder / "state" / "round-000010").exists)
+        assert sg.open_run(folder).summary.status == "running"
+        os.kill(os.getpid(), signal.SIGINT)
+
+    handler, watcher = signal.getsignal(signal.SIGINT), threading.Thread(target=interrupt)
+    watcher.start()
+    with pytest.raises(KeyboardInterrupt):
+        sg.run(CONFIG, {"rounds": 1_000_000, "checkpoints.every": 10}, out=folder, quiet=True)
+    watcher.join()
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert sg.open_run(folder).summary.status == "interrupted"
+    page = sg.open_run(folder).report()
+    assert "<iframe" in page._repr_html_()
+
+
+def test_runs_may_go_on_in_threads(tmp_path, capsys):
+    def make(number):
+        found[number] = sg.run(CONFIG, {"seed": number}, out=tmp_path / f"{number}").summary.rounds
+
+    found: dict[int, int] = {}
+    threads = [threading.Thread(target=make, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {0: 3, 1: 3}
+    assert "finished after" in capsys.readouterr().err
+
+
+def test_a_plan_is_told_before_anything_runs():
+    plan = sg.plan(CONFIG, {"compute.step_s": 1.0, "compute.slowdown": [1.0, 2.0]})
+    assert plan.end_s == 6.0
+    assert "most local work                     client 1 (6.000 s)" in repr(plan)
+
+
+def test_a_sweep_goes_on_where_it_was_and_has_a_table(tmp_path):
+    grid = {"training.alpha": [0.1, 0.5]}
+    first = sg.sweep(CONFIG, grid, out=tmp_path / "sweep", quiet=True)
+    assert len(first.runs) == 2
+    sweep = sg.sweep(CONFIG, grid, seeds=2, jobs=2, out=tmp_path / "sweep", quiet=True)
+    assert sweep.table["training.alpha"].tolist() == [0.1, 0.5]
+    assert sweep.table.runs.tolist() == [2, 2]
+    assert sorted(sweep.rounds.groupby(["training.alpha", "seed"]).size()) == [16] * 4
+    assert "alpha-0.5 (2 seeds)" in str(sg.compare(sweep.runs))
+    with pytest.raises(sg.RunError, match="is not finite") as failed:
+        sg.sweep({**CONFIG, "rounds": 4000}, {"training.alpha": [1e38]}, out=tmp_path / "wild", quiet=True)
+    assert len(failed.value.run.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: sg.run({**CONFIG, "rounds": "three"}), "rounds = 'three': must be a valid integer"),
+        (lambda: sg.run(CONFIG, {"training.aplha": 1.0}), r"training.aplha: unknown key \(did you mean alpha\?\)"),
+        (lambda: sg.run(CONFIG, {"topology..p": 1.0}), "a part of the key is missing"),
+        (lambda: sg.run("nowhere.toml"), "nowhere.toml: cannot be read"),
+        (lambda: sg.plan(CONFIG), "plan: needs one run, with one of"),
+        (lambda: sg.sweep(CONFIG, {"training.alpha": 3}), "its values must be a list"),
+        (lambda: sg.sweep(CONFIG, seeds=0), "seeds = 0: must be a whole number of at least 1"),
+        (lambda: sg.open_run("nowhere"), "nowhere"),
+        (lambda: sg.resume("nowhere"), "nowhere"),
+        (lambda: sg.compare(["nowhere"]), "nowhere"),
+    ],
+)
+def test_a_mistake_is_the_line_of_the_command(call, told):
+    with pytest.raises(sg.Error, match=told):
+        call()
+
+
+def test_an_unknown_argument_is_named():
+    with pytest.raises(TypeError, match="'verbose' is no argument; allowed are out, quiet, engine, address, force"):
+        sg.run(CONFIG, verbose=True)
+
+
+def test_recorded_bytes_are_the_kernels():
+    (first, *_) = sg.verify([10])
+    assert first.comparison.connections > 0
+    assert not first.complaints
