@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import tomllib
@@ -377,3 +378,22 @@ def with_round(tmp_path: Path) -> Callable[[str], str]:
         return f'algorithm.use = "{tmp_path}/added.py:Added"'
 
     return with_round
+
+
+@pytest.fixture(scope="session")
+def ray_folder() -> Iterator[Path]:
+    """Where all of Ray's files go, the address of its latest cluster included: a user's own stay as they are. It goes
+    with all processes that know of it."""
+    folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # short, for the paths of Ray's sockets must be
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(folder))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            yield folder
+        finally:
+            for process in psutil.process_iter():
+                with contextlib.suppress(psutil.Error, OSError):
+                    if process.pid != os.getpid() and process.environ().get("RAY_TMPDIR") == str(folder):
+                        process.kill()
+                        process.wait(10)
+            shutil.rmtree(folder, ignore_errors=True)
