@@ -1,8 +1,8 @@
 """The sections of the configuration about data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -54,7 +54,10 @@ class DriftTable(Section):
 
 
 Task = Literal["classification", "regression"]
-_InFiles = Literal["mnist", "fashion-mnist", "cifar10", "school", "har", "vehicle", "gleam", "sensors", "npz", "table"]
+_InFiles = Literal[
+    "mnist", "fashion-mnist", "cifar10", "school", "har", "vehicle", "gleam", "sensors", "npz", "table", "huggingface"
+]
+_COLUMNS = ("table", "huggingface", "own")  # own, where it returns a data set of Hugging Face
 _Partition = Literal["auto", "even", "classes", "clusters", "dirichlet", "quantity", "overlapping", "natural"]
 
 
@@ -64,24 +67,31 @@ class DataSection(Section):
 
     dataset: Literal["digits", _InFiles, "synthetic", "own"] = "digits"
     """digits comes with scikit-learn (1,797 images of 8x8), synthetic is drawn; npz is your own file with arrays x, y
-    and optionally their owners, table one with named columns; own is what ``use`` returns. Each is described in
-    docs/data.md."""
+    and optionally their owners, table one with named columns, huggingface a folder of that library; own is what ``use``
+    returns. Each is described in docs/data.md."""
     use: str = ""
-    """Your own data, "FILE.py:NAME" or "package.module:NAME": a function without arguments that returns samples."""
+    """Your own data, "FILE.py:NAME" or "package.module:NAME": a function that is called with ``options`` and returns
+    samples."""
+    options: Annotated[dict[str, Any], Needs("use"), "Keyword arguments of that function."] = field(
+        default_factory=dict, hash=False
+    )
     root: Annotated[Path | None, Needs("dataset", *get_args(_InFiles))] = None
     """Folder with the data set's files, or the file where it is one; without it, mnist, fashion-mnist and cifar10 are
     downloaded to a cache."""
-    task: Annotated[Task, Needs("dataset", "npz", "table", "synthetic", "own")] = "classification"
-    """npz, table, synthetic, own: what the target is; school and sensors are regression, the others classification."""
-    target: Annotated[str, Needs("dataset", "table"), "table: the column to be predicted."] = "target"
-    client: Annotated[str | None, Needs("dataset", "npz", "table", "own")] = None
-    """npz, table, own: the array or column that names the owner of a sample; "" says that there is none. Without this
-    key it is "client", where there is one."""
-    series: Annotated[bool, Needs("dataset", "npz", "own")] = False
-    """npz, own: x of shape (n, steps, features) holds series, and not images of one channel."""
-    features: Annotated[tuple[str, ...], Needs("dataset", "table")] = ()
-    """table: the columns to learn from; without this key all but target, client and those of data.drop."""
-    drop: Annotated[tuple[str, ...], Needs("dataset", "table"), "table: columns that are left out."] = ()
+    task: Annotated[Task, Needs("dataset", "npz", "table", "huggingface", "synthetic", "own")] = "classification"
+    """npz, table, huggingface, synthetic, own: what the target is; school and sensors are regression, the others
+    classification."""
+    target: Annotated[str, Needs("dataset", *_COLUMNS)] = "target"
+    """table, huggingface: the column to be predicted; huggingface without such a column: the one of labels."""
+    client: Annotated[str | None, Needs("dataset", "npz", *_COLUMNS)] = None
+    """npz, table, huggingface, own: the array or column that names the owner of a sample; "" says that there is none.
+    Without this key it is "client", where there is one."""
+    series: Annotated[bool, Needs("dataset", "npz", "huggingface", "own")] = False
+    """npz, huggingface, own: x of shape (n, steps, features) holds series, and not images of one channel."""
+    features: Annotated[tuple[str, ...], Needs("dataset", *_COLUMNS)] = ()
+    """table, huggingface: the columns to learn from; without this key all but target, client and those of data.drop,
+    and of a huggingface data set only the pictures, if it has some."""
+    drop: Annotated[tuple[str, ...], Needs("dataset", *_COLUMNS), "table, huggingface: columns that are left out."] = ()
     text: Annotated[Literal["refuse", "one-hot"], Needs("dataset", "table")] = "refuse"
     """table: what to do with columns of text. one-hot: each of its texts becomes a feature that is 1 in rows with this
     text and 0 in the others; a column of more than 64 different texts is refused all the same."""
@@ -127,8 +137,8 @@ class DataSection(Section):
     test_fraction: Annotated[float, Gt(0), Lt(1), "Share of each client's samples that is kept for testing."] = 0.25
     split: Literal["auto", "random", "official"] = "auto"
     """Which samples those are. random: drawn; official: those that the data set has for testing (mnist, fashion-mnist,
-    cifar10, npz, own; a client needs one of either kind, and test_fraction has no part); auto: official where your own
-    data has some, else random."""
+    cifar10, npz, huggingface, own; a client needs one of either kind, and test_fraction has no part); auto: official
+    where huggingface or own data has some, else random."""
     evaluate_on: Literal["test", "validation"] = "test"
     """What models are evaluated on. test: the samples kept for testing; validation: the same share of each client's
     training samples, held out of them, while the test samples are in no shard: for choosing settings."""

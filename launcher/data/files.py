@@ -57,6 +57,10 @@ class Source:
         if not self.path.is_file():
             raise self.wrong("there is no such file")
 
+    def require_room(self, name: str, size: int) -> None:
+        if size > psutil.virtual_memory().available:
+            raise self.wrong(f"{name} takes {size / 1e9:,.1f} GB, more than the memory that is free")
+
     def npz(self) -> NpzFile:
         self.require_file()
         try:
@@ -77,8 +81,7 @@ class Source:
             size = math.prod(shape) * dtype.itemsize
             if min(shape, default=0) < 0 or size > file.zip.getinfo(part).file_size:
                 raise ValueError("its header announces more than the file holds")
-            if size > psutil.virtual_memory().available:
-                raise self.wrong(f"{name} takes {size / 1e9:,.1f} GB, more than the memory that is free")
+            self.require_room(name, size)
             array = file[name]
         except (*_DAMAGED, RuntimeError, MemoryError) as error:
             # NumPy's own words here advise to allow pickles, which can run any code.
