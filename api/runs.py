@@ -20,23 +20,27 @@ from .launcher.config.sections import RunConfig
 from .launcher.planner.plan import Plan
 from .launcher.processes.engine import EngineName, open_engine
 from .launcher.run.earlier import load_code
+from .launcher.run.folder import facts
 from .launcher.run.run import Outcome
 from .launcher.studies.runner import Finished, Means, Observer
 from .launcher.studies.sweep import parse_grids, plan as plan_sweep
 from .metrics.comparison import Comparison, render_comparison, summarize_all
 from .metrics.export import rows_of_groups
 from .metrics.reader import RunReader, runs_in
+from .metrics.store import MODELS
 from .metrics.summary import RunSummary, summarize
 from .metrics.text import as_text, width
 from .metrics.verification import Verified
 from .node import own_code
 from .node.algorithms import ALGORITHMS
 from .node.algorithms.base import Algorithm
+from .node.model.architecture import of_process
 from .topology.errors import UserError
 from .written import use_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from torch.nn import Module
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | RunConfig
 """A configuration: the path of a TOML file, its tables as a dict (keys may have dots), or a Config."""
@@ -65,6 +69,34 @@ class Run(RunReader):
         """{client: its parameters (d,)} after the last round whose state is there."""
         return self.theta(max(self.state_rounds))
 
+    def module(
+        self,
+        client: int,
+        round: int | None = None,
+        *,
+        model: Callable[..., Any] | None = None,
+        own_code: bool = False,
+    ) -> "Module":
+        """Returns a client's model as a torch.nn.Module in evaluation mode, with theta and buffers as after ``round``,
+        by default the last one with state. It takes samples as they are in ``shard``, as torch tensors.
+
+        A model of one's own (model.use) is made by the function ``model``, which then has to be that of the run; by
+        default by the one that the configuration names, where this program has executed it before, or with
+        ``own_code``: then its file is executed from where it is, unless it has changed since the run began. Nothing in
+        the run's folder is ever executed. Raises Error."""
+        from .node.model.module import module_of
+
+        states, folder = self.state(round), self._only("model")
+        if client not in states:
+            raise UserError(f"{folder}: no state of client {client!r}; there are {', '.join(map(str, states))}")
+        kind, config = of_process(facts(folder).get(MODELS, "null"), client), self.config
+        make = None
+        if kind.own:
+            make = model or _own_model(folder, kind.own.use, may_execute=own_code)
+        same_start = config["model"]["same_start"]
+        with _errors_told():
+            return module_of(kind, states[client], make, config["seed"], *([] if same_start else [client]))
+
     def report(self, out: Folder | None = None) -> "Page":
         """Writes the HTML page, by default report.html in the run's folder; a notebook shows what this returns."""
         from .metrics.report.page import write_report
@@ -72,6 +104,17 @@ class Run(RunReader):
         path = self.folder / "report.html" if out is None else Path(out)
         write_report(runs_in(self.folder), path)
         return Page(path)
+
+
+def _own_model(folder: Path, use: str, *, may_execute: bool) -> Callable[..., Any]:
+    """Returns the function that made the run's models. Raises Error."""
+    if not may_execute and not own_code.is_loaded(use, "model.use"):
+        raise UserError(
+            f"{folder}: model.use = {use!r}: what a run's folder names is executed with own_code=True only; "
+            "or give the function as model=..."
+        )
+    load_code(folder, use)
+    return own_code.load(use, "model.use")
 
 
 class Sweep(Run):

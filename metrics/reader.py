@@ -239,23 +239,58 @@ class RunReader:
 
     def theta(self, round: int) -> "dict[int, np.ndarray]":
         """Returns {client: its parameters (d,)} after ``round``, of a run in progress those that have come so far."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import safe_open
+        return {client: _arrays(path, ["theta"])["theta"] for client, path in self._states(round).items()}
 
-        states = (self._only("state") / "state" / f"round-{round:06d}").glob("node-*.safetensors")
+    def state(self, round: int | None = None) -> "Mapping[int, dict[str, np.ndarray]]":
+        """Returns {client: {name: array}}: all that a client keeps after ``round``, by default the last one with state.
+        ``theta`` (d,) are its parameters, ``buffer.NAME`` buffers of a model of one's own, and what ``begin`` of the
+        algorithm gave has its own names. A client's file is read when it is asked for."""
+        return _States(self._states(round))
+
+    def shard(self, client: int) -> "dict[str, np.ndarray]":
+        """Returns a client's data: x_train, y_train, x_test, y_test, samples first."""
+        return _arrays(self._only("shards") / "shards" / f"node-{client:04d}.safetensors", what="data")
+
+    def _states(self, round: int | None) -> dict[int, Path]:
+        rounds = self.state_rounds
+        if round is None and rounds:
+            round = rounds[-1]
+        states = (self._only("state") / "state" / f"round-{round or 0:06d}").glob("node-*.safetensors")
         files = sorted(path for path in states if not path.stem.endswith(".sent"))  # of clients that were away
         if not files:
-            there = ", ".join(map(str, self.state_rounds)) or "none"
+            there = ", ".join(map(str, rounds)) or "none"
             raise RunFolderError(f"{self.folder}: no state of round {round}; rounds with state: {there}")
-        found = {}
-        for path in files:
-            try:
-                require_plain_file(path)
-                with safe_open(path, framework="numpy") as state:  # a file may hold large maps beside theta
-                    found[int(path.stem.removeprefix("node-"))] = state.get_tensor("theta")
-            except (OSError, SafetensorError, ValueError) as error:
-                raise RunFolderError(f"{path}: cannot be read as the state of a client: {error}") from error
-        return found
+        try:
+            return {int(path.stem.removeprefix("node-")): path for path in files}
+        except ValueError as error:
+            raise RunFolderError(f"{files[0].parent}: cannot be read as the state of a client: {error}") from None
+
+
+class _States(Mapping[int, "dict[str, np.ndarray]"]):
+    def __init__(self, files: Mapping[int, Path]):
+        self._files = files
+
+    def __getitem__(self, client: int) -> "dict[str, np.ndarray]":
+        return _arrays(self._files[client])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _arrays(path: Path, names: Sequence[str] = (), what: str = "state") -> "dict[str, np.ndarray]":
+    """Returns those of these names, or all, of a client's file. Raises RunFolderError."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import safe_open
+
+    try:
+        require_plain_file(path)
+        with safe_open(path, framework="numpy") as file:  # it may hold large maps beside theta
+            return {name: file.get_tensor(name) for name in names or file.keys()}
+    except (OSError, SafetensorError, ValueError) as error:
+        raise RunFolderError(f"{path}: cannot be read as the {what} of a client: {error}") from error
 
 
 def read_frame(records: sqlite3.Connection, relation: str) -> "DataFrame":

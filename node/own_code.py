@@ -24,6 +24,7 @@ class _Loaded(NamedTuple):
 
 
 _loaded: dict[tuple[str, str], _Loaded] = {}  # {(path of a file, digest of its text): what it has become}
+_asked_for: set[str] = set()  # what of packages has been named
 _imported_beside: set[str] = set()  # names of modules that files have imported from their folders
 
 
@@ -58,14 +59,15 @@ def load(text: str, key: str) -> Any:
     """Returns what the user names. Its file is executed once, and again only after a change. Raises CodeError."""
     use = Use.of(text, key)
     if use.file is None:
+        _asked_for.add(text)
         return _named(use, _imported(use))
     return _named(use, _executed(use, _read(use, use.file), use.file.parent))
 
 
 def is_loaded(text: str, key: str) -> bool:
-    """Tells whether ``load`` would execute nothing that has not been executed before."""
+    """Tells whether the user has had it loaded before: ``load`` would execute nothing then."""
     use = Use.of(text, key)
-    return use.module in sys.modules if use.file is None else _found(use, _read(use, use.file)) is not None
+    return text in _asked_for if use.file is None else _found(use, _read(use, use.file)) is not None
 
 
 def load_copy(text: str, key: str, folder: Path, digests: Mapping[str, str]) -> Any:

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from ...metrics.store import CODE, CONFIG, CONFIG_DIGEST, CONSTANT_METRIC, OWNERS, Store
+from ...metrics.store import CODE, CONFIG, CONFIG_DIGEST, CONSTANT_METRIC, MODELS, OWNERS, Store
 from ...metrics.text import duration
 from ...node.algorithms import algorithm_of, links_of
 from ...node.assignment import Assignment
+from ...node.model.architecture import told
 from ...topology import Graph
 from ...transport.environment import failpoint
 from ...transport.schedule import limit
@@ -71,6 +72,7 @@ def write_down(prepared: Prepared) -> Store:
     has_digests = not database.exists() or not database.stat().st_size or CONFIG_DIGEST in facts(folder)
     store = Store(database)
     about = {"metric": "accuracy" if data.task == "classification" else "mse"}
+    about[MODELS] = told([assignment.architecture for assignment in prepared.assignments])
     about["groups"] = ",".join(str(client.group) for client in data.clients)
     if any(owners := [client.owner for client in data.clients]):
         about[OWNERS] = json.dumps(owners, ensure_ascii=False)

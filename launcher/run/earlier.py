@@ -150,11 +150,11 @@ def read_run(folder: Path, rounds: int | None = None) -> RunConfig:
     return config
 
 
-def load_code(folder: Path) -> None:
-    """Loads the code that the run began with, from where the user has it: of the run's folder nothing is executed.
-    Raises RunFolderError where it is not what it was."""
+def load_code(folder: Path, only: str = "") -> None:
+    """Loads the code that the run began with, or ``only`` what it names so, from where the user has it: of the run's
+    folder nothing is executed. Raises RunFolderError where it is not what it was."""
     require_plain(folder)
-    uses = _uses(folder)
+    uses = [use for use in _uses(folder) if only in ("", use.text)]
     for use in uses:
         _require_unchanged(folder, use)
     for use in uses:

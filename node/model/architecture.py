@@ -1,10 +1,11 @@
 """The shapes of the models, without torch."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, Self
 
+import msgspec
 import numpy as np
 
 from ...topology.errors import UserError
@@ -213,3 +214,18 @@ class Architecture(LayerSettings):
 def layer(name: str, shape: tuple[int, ...], places: int = 1) -> list[Parameter]:
     fan_in = math.prod(shape[1:])
     return [Parameter(f"{name}.weight", shape, fan_in, places), Parameter(f"{name}.bias", shape[:1], fan_in)]
+
+
+def told(models: Sequence[Architecture]) -> str:
+    """Returns the architectures of a run's processes in JSON, each once."""
+    kinds = {model: number for number, model in enumerate(dict.fromkeys(models))}
+    return msgspec.json.encode([list(kinds), [kinds[model] for model in models]]).decode()
+
+
+def of_process(text: str, node: int) -> Architecture:
+    """Returns one of them. Raises ArchitectureError where there is none."""
+    try:
+        kinds, numbers = msgspec.json.decode(text, type=tuple[list[Architecture], list[int]])
+        return kinds[numbers[node]]
+    except (msgspec.MsgspecError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise ArchitectureError(f"the run does not tell what the model of client {node} is: {error}") from None

@@ -24,6 +24,14 @@ class TorchModel:
         for parameter, slope in zip(self._parameters, views(architecture, gradient), strict=True):
             parameter.requires_grad_().grad = slope  # backward() adds into the flat buffer
 
+    def use_parameters(self, parameters: Sequence[Tensor]) -> None:
+        """Takes these, of the same shapes, in place of its views of theta."""
+        self._parameters = list(parameters)
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Returns the scores, or predictions, (samples, outputs)."""
+        return self._forward(x)[1]
+
     def read(self, shard: Path, names: Sequence[str]) -> list[Tensor]:
         """Samples or targets as the other methods take them, mapped from the file; only another type makes copies."""
         dtype = self._parameters[0].dtype
@@ -60,7 +68,7 @@ class TorchModel:
     @torch.no_grad()
     def outputs(self, x: Tensor) -> np.ndarray:
         """(samples, outputs): the scores, or predictions."""
-        return self._forward(x)[1].numpy()
+        return self.predict(x).numpy()
 
     @torch.no_grad()
     def features(self, x: Tensor) -> np.ndarray:

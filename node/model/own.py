@@ -3,7 +3,7 @@
 import json
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,9 +38,13 @@ def build(architecture: Architecture, run: Run, dtype: np.dtype, *client: int) -
     """Returns a client's module as it starts: with ``client`` its own draw, else the same for all clients."""
     assert architecture.own
     make = own_code.load_copy(architecture.own.use, "model.use", run.folder, run.code)
-    options = json.loads(architecture.own.options)
-    with _drawing(run.seed, "own model", *client):
-        return make(architecture.input_shape, architecture.outputs, **options).to(_torch_type(dtype))
+    return made(make, architecture, dtype, run.seed, *client)
+
+
+def made(make: Callable[..., nn.Module], of: Architecture, dtype: np.dtype, seed: int, *client: int) -> nn.Module:
+    assert of.own
+    with _drawing(seed, "own model", *client):
+        return make(of.input_shape, of.outputs, **json.loads(of.own.options)).to(_torch_type(dtype))
 
 
 class ModuleModel(TorchModel):
