@@ -137,6 +137,7 @@ bench-stragglers: setup  ## Measure what staleness buys and costs where clients 
 
 docs: setup  ## Make the pages that are made from the code.
 	$(BIN)/sheafgossip config schema > docs/configuration.md
+	$(BIN)/python -m sheafgossip.reference > docs/api.md
 
 clean:  ## Remove what was built; .venv and runs/ stay.
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,20 +9,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import testing
     from .launcher.config.sections import RunConfig as Config
-    from .node.algorithms.base import Algorithm, Facts, SettingsError, State, Traits, Vector
+    from .node.algorithms.base import Algorithm, Cost, Edge, Facts, RunFacts, SettingsError, State, Traits, Vector
     from .node.algorithms.server import NEEDS_NEW_UPLOADS, TAKES_OLD_UPLOADS, ServerAlgorithm, weighted_mean
+    from .node.assignment import Neighbour
+    from .node.client import Client, RoundReport
+    from .node.model.architecture import Architecture
     from .runs import Run, RunError, Sweep, Table, compare, open_run, plan, resume, run, sweep, verify
     from .topology.errors import UserError as Error
+    from .transport.peers import Peers
 
 __all__ = [
     "NEEDS_NEW_UPLOADS",
     "TAKES_OLD_UPLOADS",
     "Algorithm",
+    "Architecture",
+    "Client",
     "Config",
+    "Cost",
+    "Edge",
     "Error",
     "Facts",
+    "Neighbour",
+    "Peers",
+    "RoundReport",
     "Run",
     "RunError",
+    "RunFacts",
     "ServerAlgorithm",
     "SettingsError",
     "State",
@@ -40,27 +52,29 @@ __all__ = [
     "verify",
     "weighted_mean",
 ]
-_PLACES = {  # where names come from that are not of ``runs``, and what they are called there
-    "Config": ("launcher.config.sections", "RunConfig"),
-    "Error": ("topology.errors", "UserError"),
-    **{
-        name: ("node.algorithms.base", name)
-        for name in ("Algorithm", "Facts", "SettingsError", "State", "Traits", "Vector")
-    },
-    **{
-        name: ("node.algorithms.server", name)
-        for name in ("NEEDS_NEW_UPLOADS", "TAKES_OLD_UPLOADS", "ServerAlgorithm", "weighted_mean")
-    },
+_PLACES = {  # {module: its names}, where it is not ``runs``
+    "node.algorithms.base": "Algorithm Cost Edge Facts RunFacts SettingsError State Traits Vector",
+    "node.algorithms.server": "NEEDS_NEW_UPLOADS TAKES_OLD_UPLOADS ServerAlgorithm weighted_mean",
+    "node.assignment": "Neighbour",
+    "node.client": "Client RoundReport",
+    "node.model.architecture": "Architecture",
+    "transport.peers": "Peers",
+    "launcher.config.sections": "RunConfig",
+    "topology.errors": "UserError",
 }
+_OWN_NAMES = {"Config": "RunConfig", "Error": "UserError"}  # where they are called otherwise there
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version(__name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     if name == "testing":
         return import_module(".testing", __name__)
-    module, own = _PLACES.get(name, ("runs", name))
-    return getattr(import_module(f".{module}", __name__), own)
+    own = _OWN_NAMES.get(name, name)
+    place = next((module for module, names in _PLACES.items() if own in names.split()), "runs")
+    return getattr(import_module(f".{place}", __name__), own)
 
 
 def __dir__() -> list[str]:

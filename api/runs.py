@@ -56,17 +56,19 @@ class RunError(UserError):
 
 
 class Run(RunReader):
-    """What a run recorded: its tables and views as pandas frames (``rounds``, ``traffic``, ``edges``, ``resources``,
-    ``events``, ``round_total``, ...), its figures, models, and page. Each access reads what is there at that moment. A
-    folder of several runs is read as one, with the keys that differ as further columns; ``runs`` is each of them."""
+    """What a run recorded. Its tables and views are pandas frames: ``rounds``, ``traffic``, ``edges``, ``resources``,
+    ``events``, ``metrics``, ``nodes``, ``round_total`` and more; docs/run-folder.md describes them and the units of
+    their columns. Each access reads what is there at that moment. A folder of several runs is read as one: then ``run``
+    and the keys that differ are further columns."""
 
     @property
     def summary(self) -> RunSummary:
+        """Every figure of ``sheafgossip summary --all``."""
         return summarize(self._only("summary"))
 
     @property
     def models(self) -> dict[int, Any]:
-        """{client: its parameters (d,)} after the last round whose state is there."""
+        """{client: its parameters (d,)} after the last round with state."""
         return self.theta(max(self.state_rounds))
 
     def module(
@@ -158,14 +160,22 @@ class Table:
         return self.frame.to_html(index=False)
 
 
-class How(TypedDict, total=False):
-    """How runs are made, as the options of these names of ``sheafgossip run`` tell it."""
+class With(TypedDict, total=False):
+    """How a run is made, as the options of these names of ``sheafgossip run`` tell it."""
 
-    out: Folder | None
     quiet: bool
     engine: EngineName
     address: str | None
     force: bool
+
+
+class How(With, total=False):
+    out: Folder | None
+
+
+class Where(TypedDict, total=False):
+    out: Folder | None
+    quiet: bool
 
 
 def run(
@@ -182,11 +192,13 @@ def run(
     ``changes`` are {key with dots: value}; ``algorithm`` takes the place of [algorithm], ``model`` and ``data`` are
     functions for model.use and data.use. ``out`` is the run's folder, by default a new one in runs/; where it holds
     some of the runs of [[compare]] tables, the others are made. Progress goes to sys.stderr, unless ``quiet``.
+    ``engine`` is "local", "ray", whose cluster is at ``address``, or "threads"; ``force`` tries what needs more memory
+    than is free.
 
     Raises Error where something is wrong with what was asked for, before anything is started, RunError where a run
     fails, and KeyboardInterrupt, after a clean stop, where it is interrupted."""
     source, name = _read(config)
-    out, quiet, means = _means(how)
+    out, quiet, means = _means(how, How)
     changes = dict(changes or {}) | ({} if algorithm is None else {"algorithm": table_of(algorithm)})
     changes |= {f"{key}.use": use_of(own) for key, own in (("model", model), ("data", data)) if own is not None}
     with _inside_a_program():
@@ -194,10 +206,10 @@ def run(
     return _result(made.root, made.ended)
 
 
-def _means(how: Mapping[str, Any]) -> tuple[Path | None, bool, Means]:
+def _means(how: Mapping[str, Any], allowed: type) -> tuple[Path | None, bool, Means]:
     """Returns the folder that is wanted, whether to be quiet, and the rest. Raises TypeError."""
-    if unknown := how.keys() - How.__annotations__.keys():
-        raise TypeError(f"{min(unknown)!r} is no argument; allowed are {', '.join(How.__annotations__)}")
+    if unknown := how.keys() - allowed.__annotations__.keys():
+        raise TypeError(f"{min(unknown)!r} is no argument; allowed are {', '.join(allowed.__annotations__)}")
     means = Means(**{key: value for key, value in how.items() if key not in ("out", "quiet")})
     out = how.get("out")
     return None if out is None else Path(out), bool(how.get("quiet")), means
@@ -213,11 +225,11 @@ def table_of(algorithm: Algorithm) -> dict[str, Any]:
     }
 
 
-def resume(folder: Folder, rounds: int | None = None, *, own_code: bool = False, **how: Unpack[How]) -> Run:
+def resume(folder: Folder, rounds: int | None = None, *, own_code: bool = False, **how: Unpack[With]) -> Run:
     """Takes up an interrupted run after its last complete checkpoint; with ``rounds``, a finished one too, until it has
     so many. ``own_code``: the files of yours that the run uses, which its folder names, are executed. Raises as ``run``
     does."""
-    _, quiet, means = _means(how)
+    _, quiet, means = _means(how, With)
     with _inside_a_program():
         if own_code:
             load_code(Path(folder))
@@ -238,12 +250,12 @@ def sweep(
     *,
     seeds: int = 1,
     jobs: int = 1,
-    **how: Unpack[How],
+    **where: Unpack[Where],
 ) -> "Sweep":
     """Makes all combinations of the values in ``grid``, {key with dots: values}, each with so many seeds, ``jobs`` runs
     at once. Where ``out`` holds some of them, the others are made. Raises as ``run`` does."""
     source, name = _read(config)
-    out, quiet, _ = _means(how)
+    out, quiet, _ = _means(where, Where)
     for key, value in (("seeds", seeds), ("jobs", jobs)):
         if type(value) is not int or value < 1:
             raise UserError(f"{key} = {value!r}: must be a whole number of at least 1")
@@ -285,7 +297,8 @@ def verify(floats: Sequence[int] | None = None) -> list[Verified]:
 
 
 def compare(runs: Sequence[Run | Folder], target: float | None = None) -> Table:
-    """``target`` is a test metric: then figures of what it took to reach it are there, too. Raises Error."""
+    """Returns runs side by side. With a ``target``, a test metric, there are also figures of what it took to reach it.
+    Raises Error."""
     folders = [each.folder if isinstance(each, RunReader) else Path(each) for each in runs]
     return Table(Comparison(summarize_all([run for folder in folders for run in runs_in(folder)], target)), target)
 

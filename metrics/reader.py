@@ -192,7 +192,8 @@ class RunReader:
                 own[key] = json.dumps(value, default=str) if isinstance(value, (list, dict)) else value
 
     @property
-    def runs(self) -> tuple["RunReader", ...]:
+    def runs(self) -> "tuple[RunReader, ...]":
+        """Each run of the folder."""
         return (self,) if self._single else tuple(map(RunReader, self._folders))
 
     def __getattr__(self, name: str) -> "DataFrame":
@@ -230,10 +231,12 @@ class RunReader:
 
     @property
     def config(self) -> dict[str, Any]:
+        """The whole configuration, as tables."""
         return read_config(self._only("configuration"))
 
     @property
     def state_rounds(self) -> list[int]:
+        """The rounds with state, from 0."""
         states = (self._only("state") / "state").glob("round-*")
         return sorted(int(match[1]) for path in states if (match := re.fullmatch(r"round-(\d+)", path.name)))
 

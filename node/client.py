@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ..topology.randomness import generator
 from ..transport.stopwatch import Stopwatch
 from .assignment import Assignment, Neighbour, Period
+from .model.architecture import Architecture
 
 if TYPE_CHECKING:  # the launcher knows algorithms, not what clients learn with
     from .model.learner import Learner
@@ -32,8 +33,28 @@ class RoundReport:
 
 
 class Client:
-    """``theta`` is the model's flat parameter vector (d,): algorithms change it in place, and cannot rebind it. A
-    server has a theta, and its clients as neighbours, but no data."""
+    """A client as its algorithm sees it, or the server, which has a theta, and clients as neighbours, but no data."""
+
+    node: int
+    """Its number, from 0; the server's comes after those of all clients."""
+    role: Literal["client", "server"]
+    clients: int  # of the run, without a server
+    rounds: int  # of the run
+    seed: int  # of the run
+    facts: Any  # what ``Algorithm.facts`` has told it of the run
+    model: Architecture
+    alpha: float  # the learning rate of the round
+    steps: int  # local steps in a round; 0 of a server
+    takes_one_full_step: bool  # whether ``learn`` is theta <- theta - alpha grad f(theta), exactly
+    train_samples: int
+    train_loss: float | None  # the mean of the losses met in the round's local work, before each step
+    state: Any  # what ``Algorithm.begin`` has returned: it is kept from round to round, and in checkpoints
+    report: RoundReport
+    neighbours: dict[int, Neighbour]
+    """The other ends of its edges, by their numbers. Where the graph changes, those of the round, as in the next two.
+    """
+    successors: dict[int, Neighbour]  # those it sends to: on an undirected graph all neighbours
+    predecessors: dict[int, Neighbour]  # those it hears from
 
     def __init__(
         self,
@@ -45,17 +66,11 @@ class Client:
         run, training = assignment.run, assignment.training
         self.node, self.role, self.model = assignment.node, assignment.role, assignment.architecture
         self.clients, self.rounds, self.seed = run.clients, run.rounds, run.seed
-        self.facts = assignment.facts  # what the algorithm asked this client to be told of the run
-        self.state: Any = None  # what the algorithm keeps for the client from round to round, beside theta
-        self.report = RoundReport()
-        self.neighbours: dict[int, Neighbour] = {peer.node: peer for peer in assignment.neighbours}
-        # Those it sends to, and those it hears from: on an undirected graph all neighbours
+        self.facts, self.state, self.report = assignment.facts, None, RoundReport()
+        self.neighbours = {peer.node: peer for peer in assignment.neighbours}
         self.successors = self.predecessors = self.neighbours
-        self.train_loss: float | None = None
-        self.train_samples = learner.train_samples
-        # Local steps in a round; 0 of a server
+        self.train_loss, self.train_samples = None, learner.train_samples
         self.steps = training.count(self.train_samples) if self.role == "client" else 0
-        # Whether ``learn`` is theta <- theta - alpha grad f(theta), exactly
         self.takes_one_full_step = training.work == "full" and training.is_plain
         self._theta = learner.theta
         self._assignment, self._learner, self._sleep = assignment, learner, sleep
@@ -66,11 +81,13 @@ class Client:
 
     @property
     def theta(self) -> np.ndarray:
+        """The model's parameters (d,), changed in place: ``client.theta[:] = ...``, or ``+=``. Layers are views of it,
+        so ``client.theta = ...`` raises AttributeError."""
         return self._theta
 
     @theta.setter
     def theta(self, value: np.ndarray) -> None:
-        """Raises AttributeError, but for what ``theta += ...`` sets: the array itself."""
+        # ``theta += ...`` sets the array itself
         if value is not self._theta:
             raise AttributeError(
                 "client.theta = ... would leave the model as it is, since layers are views of this one array: write "
@@ -93,19 +110,21 @@ class Client:
         self.predecessors = {j: self.neighbours[j] for j in weights}
 
     def steps_of(self, client: int) -> int:
+        """Returns the local steps that a neighbour takes in a round."""
         return self._assignment.training.count(self.neighbours[client].samples)
 
     def learn(self, pull: np.ndarray | None = None, lam: float = 1.0) -> None:
-        """theta <- theta - alpha grad f(theta), or whatever local work the run asks for. With a ``pull`` (d,), every
-        local step takes grad f(theta) + lam pull instead: the theta that this leaves as it is has grad f(theta) + lam
-        pull = 0, however many steps there are."""
+        """Does the local work that [training] asks for: theta <- theta - alpha grad f(theta), or more than that. With a
+        ``pull`` (d,), for a penalty whose gradient is lam pull, every local step takes grad f(theta) + lam pull: where
+        models end does then not depend on how many steps there are."""
         start = time.monotonic()
         with self._stopwatch.during("gradient"):
             self.train_loss = self._learner.learn(pull, lam)
         self._sleep(time.monotonic() - start)
 
     def gradient(self) -> np.ndarray:
-        """grad f(theta), or the local work's (theta before - theta after) / alpha in its place; theta stays."""
+        """Returns (theta before - theta after) / alpha (d,) of the local work, which is grad f(theta) where that is one
+        full step; theta stays."""
         before = self.theta.copy()
         self.learn()
         gradient = (before - self.theta) / self.alpha
@@ -113,29 +132,31 @@ class Client:
         return gradient
 
     def batches(self, of: int = 1) -> Iterator[Batch | tuple[Batch, ...]]:
-        """What ``learn`` would take its steps on, for algorithms that take steps of their own, without momentum. With
-        ``of`` above 1 each item is a tuple of as many mini-batches, drawn one after the other."""
+        """Yields the mini-batches of the round's local work, for algorithms that take steps of their own; their traits
+        say ``momentum=False``. With ``of`` above 1 each item is a tuple of as many, drawn one after the other."""
         losses = self._losses = []
         drawn = self._learner.batches(of)
         yield from drawn if of == 1 else zip(*[drawn] * of, strict=True)
         self.train_loss = sum(losses) / len(losses)
 
     def gradient_on(self, batch: Batch | None = None, pull: tuple[np.ndarray, float] | None = None) -> np.ndarray:
-        """grad f(theta) (d,) of one mini-batch, by default of all training samples. The next call overwrites it. With
-        ``pull``, (anchors (classes, features), lam), it is that of f + lam ||features - anchor of its class||^2."""
+        """Returns grad f(theta) (d,) of one mini-batch, by default of all training samples; the next call overwrites
+        it. With ``pull``, (anchors (classes, features), lam), it is that of f + lam ||features - anchor of its
+        class||^2."""
         with self._stopwatch.during("gradient"):
             loss, gradient = self._learner.gradient(batch, pull)
         self._losses.append(loss)
         return gradient
 
     def class_features(self) -> np.ndarray:
-        """(classes, features): the mean of what the head gets to see of the training samples of each class."""
+        """Returns the means (classes, features) of what the last layer sees of the training samples of each class."""
         with self._stopwatch.during("gradient"):
             return self._learner.class_features()
 
     def inputs(self) -> np.ndarray:
-        """(n, *input_shape): what it trains on, without the targets; read only."""
+        """Returns what it trains on, (samples, *input_shape), without the targets; read only."""
         return self._learner.inputs()
 
     def generator(self, purpose: str, *key: int) -> np.random.Generator:
+        """Returns random draws that follow from seed, client, purpose and key alone: give the round as a key."""
         return generator(self.seed, purpose, self.node, *key)

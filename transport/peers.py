@@ -1,6 +1,6 @@
 """A client's neighbours as its algorithm sees them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,9 @@ class Peers:
     clock says which messages are sent, and which are used; a message whose round or phase lies behind, or whose vector
     is not the one that the channel announces, is dropped and counted."""
 
+    neighbours: Sequence[int]  # with whom messages may be exchanged
+    left_out: Callable[[], bool]  # whether the run's scenario has this client leave out the round
+
     def __init__(self, clock: Clock):
         self.clock = clock
         self.neighbours = clock.neighbours
@@ -33,21 +36,24 @@ class Peers:
 
     @property
     def round(self) -> int:
+        """The round, from 1."""
         return self.clock.round
 
     def exchange(
         self, vectors: Vectors, senders: Collection[int] | None = None, *, quiet: Collection[int] = ()
     ) -> dict[int, np.ndarray]:
-        """Sends each of these neighbours its vector, then waits for one from each of them, or of the ``senders``. Those
-        that the run's scenario leaves out are missing from the result. ``quiet`` are those that get none, and of whom
-        none is expected, which they know; where a scenario may have them know something else they are told, and may be
-        heard all the same. Raises NeighbourTimeout."""
+        """Sends each of these neighbours its vector, then waits for one from each of them, or of the ``senders``:
+        ``client.predecessors`` on a directed graph. Returns {neighbour: its vector}, read-only arrays, without those
+        that the run's scenario leaves out. ``quiet`` are those that get none, and of whom none is expected, which they
+        know; where a scenario may have them know something else they are told, and may be heard all the same. A vector
+        has to have the length that ``messages`` announces. Raises NeighbourTimeout."""
         with self._stopwatch.during("exchange"):
             self._send(vectors)
             heard = {*(vectors if senders is None else senders), *self.clock.tell_quiet(quiet)}
             return self.clock.receive([node for node in self.neighbours if node in heard])
 
     def send(self, vectors: Vectors) -> None:
+        """Sends each of these neighbours its vector, and waits for nothing."""
         with self._stopwatch.during("exchange"):
             self._send(vectors)
 
@@ -66,13 +72,14 @@ class Peers:
             clock.endpoint.send(nodes, round, phase, tensors, EVALUATION if shown else "")
 
     def receive(self, senders: Sequence[int] | None = None, *, bounded: bool = True) -> dict[int, np.ndarray]:
-        """{neighbour: its next vector of this round} of ``senders``, by default of all neighbours; read-only arrays.
+        """Waits for {neighbour: its next vector of this round}, (d,) read-only, of ``senders``, by default of all.
         ``bounded``: by the deadline of the run's scenario. Raises NeighbourTimeout."""
         with self._stopwatch.during("exchange"):
             return self.clock.receive(self.neighbours if senders is None else senders, bounded=bounded)
 
     def as_heard(self, vectors: Vectors) -> Vectors:
-        """The vectors that are sent next, as neighbours will get them; not for codecs that leave out entries."""
+        """Returns the vectors that are sent next, as neighbours will decode them, if a codec is set: for what both ends
+        must compute alike. Not for codecs that leave out entries."""
         round, sent = self.round, self.clock.sent
         return {node: self._channels.as_heard(node, round, sent[node], vector) for node, vector in vectors.items()}
 

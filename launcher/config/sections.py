@@ -71,7 +71,7 @@ AlgorithmSection = Annotated[Any, GetPydanticSchema(lambda _, schema_of: schema_
 
 @dataclass(frozen=True)
 class RunConfig(Section):
-    """One run, completely: the same values give the same bits."""
+    """One run, completely: the same values give the same bits. docs/configuration.md describes its tables and keys."""
 
     name: Annotated[str, MaxLen(100), "What the run is called in tables; by default the algorithm's name."] = ""
     seed: Annotated[int, Ge(0), Lt(2**63), "Every random draw of the run follows from it."] = 0

@@ -76,6 +76,7 @@ class Plan:
 
     @property
     def end_s(self) -> float:
+        """When the last process ends, in virtual seconds."""
         return max((each.end_s for incarnations in self.incarnations for each in incarnations), default=0.0)
 
 

@@ -19,7 +19,7 @@ from ..model.architecture import Architecture
 
 
 class SettingsError(UserError):
-    """Settings that do not fit the clients; ``key`` is the configuration key at fault."""
+    """Settings that do not fit the run: ``SettingsError("algorithm.way", "must be ...")``."""
 
     def __init__(self, key: str, message: str):
         super().__init__(f"{key}: {message}")
@@ -29,37 +29,47 @@ class SettingsError(UserError):
 class Traits:
     """What is fixed about an algorithm with its settings: what it needs, and what it can stand."""
 
-    same_size: bool = False  # it compares whole models: neighbours need equal numbers of parameters
+    same_size: bool = False
+    """It compares whole models: neighbours of different sizes are refused."""
     tolerates: Literal["late", "missing", "nothing"] = "late"
-    """What may happen to a message: it may be of another round (late), or at least be missing, or nothing may. Where
-    messages may be missing, the result of ``peers.exchange`` lacks the neighbours that it has none from."""
-    more_tolerant: str = ""  # settings with which it would tolerate more, as the user would write them
-    no_scenario: str = ""  # why no scenario can be planned for it, in a line for the user; "" where one can
+    """What may happen to a message: it may come in another round, or never (late); only never (missing); or neither. A
+    scenario that does more is refused. Where messages may be missing, the result of ``peers.exchange`` lacks those
+    senders."""
+    more_tolerant: str = ""
+    """Settings with which it would tolerate more, as the user would write them, for that refusal."""
+    no_scenario: str = ""
+    """Why no scenario can be planned for it, as a line for the user."""
     codec_may_drop: Literal["entries", "digits", "nothing", "by tolerance"] = "by tolerance"
     """What a codec may take from a vector: digits, as rounding does, or even entries, which come later then: only where
     a round goes a small step towards what it hears, so that many rounds add up. Nothing where both ends compute
     something that must stay alike, or a sum that must stay the same. By default digits; nothing where it tolerates
     nothing."""
-    changing_graphs: bool = False  # between rounds: nothing is kept for an edge, and no W has to last
+    changing_graphs: bool = False
+    """The graph may be another one in each round: nothing is kept for an edge, and no W has to last."""
     directed_graphs: Literal["none", "regular", "all"] = "none"
-    """On which directed graphs it works: regular ones are those whose W is doubly stochastic. It sends to
-    ``client.successors`` then, and hears from ``client.predecessors``."""
+    """On which directed graphs it works; regular ones have a doubly stochastic W. It sends to ``client.successors``
+    then, and hears from ``client.predecessors``."""
     partners: Literal["all", "some"] = "all"
     """With whom each exchange is: with all neighbours, or with some, which both ends of an edge know without asking."""
     silent_edges: bool = False
     """An exchange may leave out neighbours, those that ``peers.exchange`` is told are ``quiet``. Both ends of an edge
-    have to know without asking; in a scenario they are told, and may be heard all the same."""
+    have to know without asking. In a scenario each still gets a message without a vector, and is heard if it sends."""
     new_edges: bool = False
-    """Clients may come to talk that the graph does not join: then all are connected with one another, and ``weight``
-    of a client's neighbour is 0 where the graph has no edge."""
+    """Clients may come to exchange that the graph does not join: then ``client.neighbours`` are all clients, and
+    ``weight`` is 0 where the graph has no edge."""
     server: Literal["none", "answers", "exchanges"] = "none"
     """Whether the clients talk to a server, a process of its own without data, and not to one another: one that gathers
     what they send in a round and answers (``ServerAlgorithm``), or one that exchanges as they do."""
-    reads_topology: bool = False  # [topology] has an effect though there is a server: ``facts`` takes something from it
-    mixes: bool = True  # the run's mixing weights W_ij have a part in it
-    has_maps: bool = False  # it has restriction maps, ``client.state.maps``
-    momentum: bool = True  # training.momentum has a part in the local steps: not where they are the algorithm's own
-    libraries: tuple[str, ...] = ()  # large modules that ``round`` imports: they are loaded once for all clients
+    reads_topology: bool = False
+    """[topology] has an effect though there is a server: ``facts`` takes something from it."""
+    mixes: bool = True
+    """The mixing weights W_ij have a part in it, and so has ``topology.weights``."""
+    has_maps: bool = False
+    """``client.state.maps`` are restriction maps: they are recorded, and saved on demand."""
+    momentum: bool = True
+    """``training.momentum`` has a part in the local steps: not where they are the algorithm's own."""
+    libraries: tuple[str, ...] = ()
+    """Large modules that ``round`` imports: they are loaded once for all clients."""
 
     def __post_init__(self) -> None:
         if self.codec_may_drop == "by tolerance":
@@ -68,12 +78,11 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A vector that travels. A codec leaves its last ``exact`` numbers as they are, as they tell something on their
-    own; with ``opening`` it travels once, before the others of the first round, and no codec touches it."""
+    """A vector that travels."""
 
     length: int
-    exact: int = 0
-    opening: bool = False
+    exact: int = 0  # so many of its last numbers tell something on their own: a codec leaves them as they are
+    opening: bool = False  # it travels once, before the others of the first round, and no codec touches it
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,7 @@ class RunFacts:
     """What is known of a run before it starts. Where there is a server, its number comes after those of the clients,
     and it is all clients' only neighbour."""
 
-    graph: Graph
+    graph: Graph  # with ``clients``, ``edges``, and ``neighbours(i)``
     models: Sequence[Architecture]  # of each process
     task: Literal["classification", "regression"]
     same_start: bool  # all clients start with one theta
@@ -133,8 +142,9 @@ class Cost:
 
 class State(SimpleNamespace):
     """What a client keeps from round to round beside theta: ``State(psi=...)`` keeps ``client.state.psi``. Arrays,
-    {neighbour: array} and restriction maps are saved in checkpoints, and found again by a client that goes on from one.
-    Names that begin with an underscore are not saved. Whatever is more than that writes these methods itself."""
+    {neighbour: array} and restriction maps are saved in checkpoints, found again by a client that goes on from one, and
+    counted in the records of memory. Names that begin with an underscore are not saved. Whatever is more than that
+    writes these methods itself."""
 
     maps: Maps | None = None  # the client's restriction maps, where the algorithm has them
 
@@ -181,34 +191,41 @@ class Algorithm:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = Section.__pydantic_config__
 
-    name: str = ""
+    name: str = ""  # what it is called, by default as the class: half-way of HalfWay
     use: str = ""  # where the class is, if it is none of the program's: "FILE.py:NAME" or "package.module:NAME"
 
     @property
     def traits(self) -> Traits:
+        """What is fixed about it: an attribute of the class, or a property where it depends on the settings."""
         return Traits()
 
     def messages(self, edge: Edge) -> Sequence[Vector]:
-        """The vectors that travel from ``edge.sender`` to ``edge.receiver`` in a round, in their order. By default one
-        of the size of the sender's theta."""
+        """Returns the vectors that travel from ``edge.sender`` to ``edge.receiver`` in a round, in their order; by
+        default one of the size of the sender's theta. Other lengths are an error at the sender, and dropped by the
+        receiver."""
         return [Vector(edge.d_i)]
 
     def check(self, run: RunFacts) -> None:
-        """Raises SettingsError when the settings do not fit the run; what ``traits`` say needs no word."""
+        """Raises SettingsError where settings, models, task or graph do not fit, before anything is started; what
+        ``traits`` say needs no word."""
 
     def begin(self, client: Client) -> State:
-        """Returns what the client keeps beside theta before the first round; ``client.theta`` is its start."""
+        """Returns what the client keeps from round to round beside theta, as it is before the first one:
+        ``State(psi=client.theta.copy())`` makes ``client.state.psi``."""
         return State()
 
     def round(self, client: Client, peers: Peers) -> None:
-        """Changes ``client.theta`` and ``client.state``, and tells ``client.report`` what is worth a record."""
+        """Changes ``client.theta`` and ``client.state``, and tells ``client.report`` what is worth a record. The object
+        serves all clients of a run, so nothing of it changes. Draws come from ``client.generator``."""
         raise NotImplementedError
 
     def facts(self, run: RunFacts) -> Facts:
-        """Returns what the processes are told of the run. Raises SettingsError when it cannot be had."""
+        """Returns what processes are told of the run before it starts. Raises SettingsError when it cannot be had."""
         return Facts()
 
     def cost(self, own: Assignment) -> Cost:
+        """Returns what it costs a process; ``own.architecture`` is its model, ``own.neighbours`` are the other ends of
+        its edges."""
         return Cost()
 
     def personal_model(self, client: Client) -> np.ndarray:
@@ -216,8 +233,8 @@ class Algorithm:
         return client.theta
 
     def common_model(self, client: Client) -> np.ndarray | None:
-        """The model (d,) that the clients have in common, as this client has it, where there is one: its test metric is
-        recorded beside that of the client's own."""
+        """Returns the model (d,) that the clients have in common, as this client has it, where there is one: its test
+        metric is recorded beside that of the client's own."""
         return None
 
     @contextmanager
