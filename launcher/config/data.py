@@ -54,9 +54,8 @@ class DriftTable(Section):
 
 
 Task = Literal["classification", "regression"]
-_InFiles = Literal[
-    "mnist", "fashion-mnist", "cifar10", "school", "har", "vehicle", "gleam", "sensors", "npz", "table", "huggingface"
-]
+_Files = Literal["mnist", "fashion-mnist", "cifar10", "school", "har", "vehicle", "gleam", "sensors", "leaf"]
+_InFiles = Literal[_Files, "npz", "table", "huggingface"]
 _COLUMNS = ("table", "huggingface", "own")  # own, where it returns a data set of Hugging Face
 _Partition = Literal["auto", "even", "classes", "clusters", "dirichlet", "quantity", "overlapping", "natural"]
 
@@ -100,6 +99,9 @@ class DataSection(Section):
     window: Annotated[Count, Needs("dataset", "sensors"), "sensors: how many past values a sample shows."] = 12
     horizon: Annotated[Count, Needs("dataset", "sensors")] = 1
     """sensors: how many values that follow are to be predicted."""
+    words: Annotated[Index, Needs("dataset", "leaf")] = 0
+    """leaf: whole texts (Sent140) become counts of their words, each at one of so many places, by its hash; 0 refuses
+    such texts."""
     synthetic: Annotated[SyntheticTable, Needs("dataset", "synthetic")] = SyntheticTable()
     """synthetic: how tasks and samples are drawn."""
     samples: Annotated[Index, "Use only this many samples, drawn at random; 0 uses all."] = 0
@@ -137,8 +139,8 @@ class DataSection(Section):
     test_fraction: Annotated[float, Gt(0), Lt(1), "Share of each client's samples that is kept for testing."] = 0.25
     split: Literal["auto", "random", "official"] = "auto"
     """Which samples those are. random: drawn; official: those that the data set has for testing (mnist, fashion-mnist,
-    cifar10, npz, huggingface, own; a client needs one of either kind, and test_fraction has no part); auto: official
-    where huggingface or own data has some, else random."""
+    cifar10, leaf, npz, huggingface, own; a client needs one of either kind, and test_fraction has no part); auto:
+    official where leaf, huggingface or own data has some, else random."""
     evaluate_on: Literal["test", "validation"] = "test"
     """What models are evaluated on. test: the samples kept for testing; validation: the same share of each client's
     training samples, held out of them, while the test samples are in no shard: for choosing settings."""

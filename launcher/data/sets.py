@@ -19,6 +19,7 @@ from ...topology.randomness import generator
 from ..config.data import DataSection
 from .files import Source, first_line, load_npz, load_sensors, load_table
 from .huggingface import load_huggingface
+from .leaf import load_leaf
 from .own import load_own
 from .pool import DataError, Pool
 
@@ -264,5 +265,5 @@ _LOADERS: dict[str, Callable[[DataSection], Pool]] = {
     **dict.fromkeys(("mnist", "fashion-mnist"), _load_mnist),
     **dict.fromkeys(("school", "vehicle", "gleam"), _load_matlab),
     **{"har": _load_har, "sensors": load_sensors, "npz": load_npz, "own": load_own, "table": load_table},
-    "huggingface": load_huggingface,
+    **{"huggingface": load_huggingface, "leaf": load_leaf},
 }

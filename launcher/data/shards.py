@@ -175,7 +175,7 @@ def _divisions(section: DataSection, pool: Pool, owned: Partition, seed: int) ->
     order = generator(seed, "reduced").permutation(len(owned)).tolist()
     reduced = set(order[: round(section.reduced_clients * len(owned))])
     divided = []
-    kept = section.split == "auto" and section.dataset in ("huggingface", "own") and pool.tests is not None
+    kept = section.split == "auto" and section.dataset in ("huggingface", "leaf", "own") and pool.tests is not None
     official = kept or section.split == "official"
     if official and pool.tests is None:
         why = f"data.dataset = {section.dataset!r} does not tell which samples are for testing"
