@@ -4,7 +4,7 @@ without it. What concerns several keys raises ValueError in ``__post_init__``.""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
 from annotated_types import Ge, Gt, Le
 
@@ -40,3 +40,17 @@ class Read:
         from pydantic_core import core_schema
 
         return core_schema.no_info_before_validator_function(self.by, handler(source))
+
+
+class WordOrTable:
+    """Of a type ``Literal[...] | SECTION``: a mistake is told of the one that was written. The tags stand in the places
+    of mistakes, behind the key."""
+
+    TAGS = ("(word)", "(table)")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        choices = dict(zip(cls.TAGS, map(handler.generate_schema, get_args(source)), strict=True))
+        return core_schema.tagged_union_schema(choices, lambda value: cls.TAGS[isinstance(value, dict | Section)])

@@ -21,7 +21,7 @@ from ...node.algorithms.base import Traits
 from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 from ...topology.errors import shown
 from ...topology.generators import TopologySpec
-from ...topology.section import Index, Needs, NotNegative, Positive, Section
+from ...topology.section import Index, Needs, NotNegative, Positive, Section, WordOrTable
 from ..planner.draws import Rates
 from ..planner.scenario import Fault, Links, Stragglers
 from .data import ConfigError, DataSection
@@ -128,6 +128,7 @@ class RunConfig(Section):
         """{key: the user's code that it names}"""
         found = {"algorithm.use": self.algorithm.use, "model.use": self.model.use, "data.use": self.data.use}
         found["training.loss.use"] = self.training.loss.use
+        found["training.optimizer.use"] = self.training.optimizer_use
         found |= {f"evaluation.metrics.{number}.use": each.use for number, each in enumerate(self.evaluation.metrics)}
         found |= {f"model.mix.{number}.use": each.use for number, each in enumerate(self.model.mix)}
         return {key: use for key, use in found.items() if use}
@@ -216,7 +217,8 @@ def _plain(value: Any) -> Any:
 
 
 def _explain(problem: Any, tree: Mapping[str, Any]) -> str:
-    kind, value, where, context = problem["type"], problem["input"], list(problem["loc"]), problem.get("ctx", {})
+    kind, value, context = problem["type"], problem["input"], problem.get("ctx", {})
+    where = [part for part in problem["loc"] if part not in WordOrTable.TAGS]
     if where[:1] == ["algorithm"]:
         del where[1:2]  # the algorithm's name, which pydantic puts between the section and its key
     if kind.startswith("union_tag"):
@@ -231,7 +233,8 @@ def _explain(problem: Any, tree: Mapping[str, Any]) -> str:
         case "missing" | "missing_argument" | "union_tag_not_found":
             return f"{key} is missing" + (f"; allowed: {names}" if path == "algorithm.name" else "")
         case "union_tag_invalid" | "literal_error":
-            return f"{key} = {shown(value)}; allowed: {context.get('expected', names)}"
+            more = ", or a table with the key use" if WordOrTable.TAGS[0] in problem["loc"] else ""
+            return f"{key} = {shown(value)}; allowed: {context.get('expected', names)}{more}"
         case "value_error" if isinstance(value, dict):  # a check of several keys of a table, which may name them itself
             said = str(context["error"])
             glue = "." if re.match(r"[\w.]+ = ", said) else ": "
@@ -271,7 +274,7 @@ def _unknown(where: Sequence[Any], tree: Mapping[str, Any]) -> str:
             section = own_kind(given["use"]) if "use" in given else ALGORITHMS[given.get("name", _DEFAULT.name)]
         elif not isinstance(part, int):
             kind = keys_of(section)[part].annotation  # a table, tables, or perhaps one
-            section = kind if isinstance(kind, type) else get_args(kind)[0]
+            section = next(each for each in (kind, *get_args(kind)) if isinstance(each, type))
     name, allowed = str(where[-1]), list(keys_of(section)) + (["base", "compare"] if section is RunConfig else [])
     if section in ALGORITHMS.values():
         allowed.remove("use")
@@ -356,4 +359,5 @@ def _unmet(metadata: Sequence[Any], table: Any, prefix: str, config: RunConfig) 
 
 
 def _given(key: str, value: Any) -> str:
-    return key if isinstance(value, Section) else f"{key} = {shown(value)}"
+    own = getattr(value, "use", "")
+    return f"{key}.use = {own!r}" if own else key if isinstance(value, Section) else f"{key} = {shown(value)}"

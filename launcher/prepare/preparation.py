@@ -18,6 +18,8 @@ from ...node import own_code
 from ...node.algorithms import ALGORITHMS, Algorithm, link
 from ...node.algorithms.flt import FLT, Autoencoder, EncoderError
 from ...node.assignment import Assignment, Neighbour
+from ...node.model.architecture import Architecture
+from ...node.settings import OptimizerSettings
 from ...topology import Graph, GraphSequence, draw_sequence
 from ...topology.errors import shown
 from ...topology.randomness import generator
@@ -78,10 +80,7 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
         copy.write_text(text, encoding="utf-8")
     data = prepare(config.data, config.clients, config.seed, folder / "shards")
     architectures = deal_architectures(config, data)
-    if loss := config.training.loss.use:
-        from ...node.model.own import check_loss  # loads torch
-
-        check_loss(loss, config.training.loss.options, architectures[0].outputs, data.task)
+    _check_local_work(config, architectures, data)
     assignments = assign(config, folder, graphs, architectures, data, site)
     plan = None
     if config.has_scenario:
@@ -98,6 +97,20 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
     return Prepared(config, folder, graphs.union, assignments, data, plan)
 
 
+def _check_local_work(config: RunConfig, architectures: Sequence[Architecture], data: DataSummary) -> None:
+    """Raises UserError where what is the user's own does not fit. Loads torch where it is needed."""
+    training = config.training
+    if training.loss.use:
+        from ...node.model.own import check_loss
+
+        check_loss(training.loss.use, training.loss.options, architectures[0].outputs, data.task)
+    if isinstance(training.optimizer, OptimizerSettings):
+        from ...node.model.own_optimizer import check_optimizer
+
+        for architecture in {repr(each): each for each in architectures}.values():
+            check_optimizer(training.optimizer, architecture, np.dtype(config.model.dtype), training.alpha)
+
+
 def _check_algorithm(config: RunConfig) -> None:
     """Raises ConfigError where the algorithm does not work with what other sections say."""
     traits, time, name = config.algorithm.traits, config.time, f"algorithm.name = {config.algorithm.name!r}"
@@ -110,7 +123,8 @@ def _check_algorithm(config: RunConfig) -> None:
         for key, none in (("optimizer", "sgd"), ("momentum", 0), ("clip", 0)):
             if (value := getattr(config.training, key)) != none:
                 why = f"the local steps of {name} are its own, by plain SGD"
-                raise ConfigError.of(f"training.{key}", value, why, shown(none))
+                found = getattr(value, "use", value)
+                raise ConfigError.of(f"training.{key}", found, why, shown(none))
     if time.deaths == "continue" and traits.tolerates == "nothing":
         why = f"{name} with these settings needs every message, and who dies sends none"
         instead = f"'fail'; or use {traits.more_tolerant}" if traits.more_tolerant else "'fail'"

@@ -141,7 +141,11 @@ def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
     total = OF_A_CLIENT + OF_PAGE_TABLES + OF_A_LINK * links
     if assignment.role == "client":
         total += assignment.shard.stat().st_size
-        if not architecture.is_linear or "torch.nn.functional" in algorithm.traits.libraries:
+        if (
+            not architecture.is_linear
+            or assignment.training.optimizer_use
+            or "torch.nn.functional" in algorithm.traits.libraries
+        ):
             total += _OF_TRAINING
         if not architecture.is_linear:
             numbers += min(_WIDEST_PASS, 512 * architecture.widest())

@@ -200,7 +200,8 @@ def _local_work(training: Training) -> str:
         "steps": f"{training.steps} mini-batch{steps} of {training.batch_size} samples",
         "epochs": f"{training.epochs} pass{epochs} over the training samples in mini-batches of {training.batch_size}",
     }[training.work]
-    more: list[str] = [training.optimizer] if training.optimizer != "sgd" else []
+    optimizer = training.optimizer_use.rpartition(":")[2] or str(training.optimizer)
+    more = [optimizer] if optimizer != "sgd" else []
     more += [f"{training.schedule} schedule"] if training.schedule != "constant" else []
     more += [f"momentum {training.momentum:g}"] if training.momentum else []
     more += [f"gradients clipped at {training.clip:g}"] if training.clip else []

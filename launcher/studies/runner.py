@@ -44,9 +44,7 @@ class Means:
         """Raises EngineError."""
         models = [(config, [model.kind for model in (config.model, *config.model.mix)]) for config in configs]
         libraries = {
-            library
-            for config, kinds in models
-            for library in libraries_of(config.algorithm, kinds, own_loss=bool(config.training.loss.use))
+            library for config, kinds in models for library in libraries_of(config.algorithm, kinds, config.training)
         }
         return open_engine(self.engine, self.address, libraries)
 

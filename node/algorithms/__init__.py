@@ -1,6 +1,6 @@
 """The algorithms. To add one: write its file, and its class in this table."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 
@@ -11,6 +11,7 @@ from ...transport.codecs import codec
 from .. import own_code
 from ..assignment import Assignment, Neighbour
 from ..model.architecture import DENSE
+from ..settings import Training
 from .base import Algorithm, Edge, SettingsError, Vector
 from .flt import FLT
 from .gossip import D2, DPSGD, GradientTracking, Local, Pairwise, PushSum
@@ -29,6 +30,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         *(DFedU, SheafFMTL, SelectiveSheaf),
     )
 }
+
+_MODELS = "sheafgossip.node.model"
 
 INPUT_FILES = ("encoder",)
 """Keys of algorithms that name files for processes to read, relative to the configuration's folder; "" names none."""
@@ -62,22 +65,24 @@ def algorithm_of(assignment: Assignment) -> Algorithm:
     return ALGORITHMS[settings["name"]](**settings)
 
 
-def libraries_of(algorithm: Algorithm, kinds: Iterable[str], *, own_loss: bool = False) -> tuple[str, ...]:
+def libraries_of(algorithm: Algorithm, kinds: Collection[str], training: Training) -> tuple[str, ...]:
     """Returns the large modules that clients with these kinds of models need beyond what all do."""
-    networks = ("sheafgossip.node.model.networks",) if own_loss or not DENSE.issuperset(kinds) else ()
-    return algorithm.traits.libraries + networks + (("sheafgossip.node.model.own",) if "own" in kinds else ())
+    needed = {
+        "networks": training.loss.use or not DENSE.issuperset(kinds),
+        "own": "own" in kinds,
+        "own_optimizer": training.optimizer_use,
+    }
+    return algorithm.traits.libraries + tuple(f"{_MODELS}.{name}" for name, is_needed in needed.items() if is_needed)
 
 
 def libraries_for(assignments: Sequence[Assignment]) -> list[str]:
     for each in assignments:  # what is loaded before they are forked, they share
         if own := each.architecture.own:
             own_code.load_copy(own.use, "model.use", each.run.folder, each.run.code)
-        for use in filter(None, (each.training.loss.use, *(metric.use for metric in each.evaluation.metrics))):
+        uses = each.training.loss.use, each.training.optimizer_use
+        for use in filter(None, (*uses, *(metric.use for metric in each.evaluation.metrics))):
             own_code.load_copy(use, "use", each.run.folder, each.run.code)
-    found = [
-        libraries_of(algorithm_of(each), [each.architecture.kind], own_loss=bool(each.training.loss.use))
-        for each in assignments
-    ]
+    found = [libraries_of(algorithm_of(each), [each.architecture.kind], each.training) for each in assignments]
     return sorted({library for several in found for library in several})
 
 

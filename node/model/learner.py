@@ -10,11 +10,13 @@ import numpy as np
 from ...topology.randomness import generator
 from .. import own_code
 from ..assignment import Assignment
+from ..settings import OptimizerSettings
 from .dense import DenseModel
 from .optimizer import Adam
 
 if TYPE_CHECKING:
     from .networks import TorchModel
+    from .own_optimizer import OwnOptimizer
 
 Samples = Any  # x or y of some samples, as the client's model takes them
 Pull = tuple[np.ndarray, float]  # (anchors (classes, features), weight), see ``Client.gradient_on``
@@ -46,10 +48,6 @@ class Learner:
         if module is None:
             self.theta[:] = start
         self._velocity = _aligned(self.theta.size, dtype) if self._training.momentum else None
-        self._adam = None
-        if self._training.optimizer != "sgd":
-            m, v = (_aligned(self.theta.size, dtype) for _ in range(2))
-            self._adam = Adam(m, v, (self._training.betas[0], self._training.betas[1]))
         self._alpha = self._training.alpha
         model = architecture, run.task, self.theta, self._gradient
         if module is not None:
@@ -65,6 +63,7 @@ class Learner:
         if own_loss := self._training.loss.use:
             loss = own_code.load_copy(own_loss, "training.loss.use", run.folder, run.code)
             cast("TorchModel", self._model).learn_with(loss, self._training.loss.options)
+        self._optimizer = self._made_optimizer()
         shard: list[Samples] = [np.empty(0)] * 4  # what a server learns from
         if assignment.role == "client":
             shard = self._model.read(assignment.shard, ("x_train", "y_train", "x_test", "y_test"))
@@ -74,6 +73,21 @@ class Learner:
         self._pass = -1, np.empty(0, int)  # which pass over the shard goes on, and its order
         self._drifted = False
         self.learnt_samples = self.evaluated_samples = 0  # that went through a gradient, and through an evaluation
+
+    def _made_optimizer(self) -> "Adam | OwnOptimizer | None":
+        training, theta, run = self._training, self.theta, self._assignment.run
+        if isinstance(own := training.optimizer, OptimizerSettings):
+            from .own_optimizer import KEY, OwnOptimizer, parameters_of
+
+            kind = own_code.load_copy(own.use, KEY, run.folder, run.code)
+            parameters = parameters_of(self._assignment.architecture, theta, self._gradient)
+            return OwnOptimizer(kind, own.options, training.alpha, parameters, (run.seed, self._assignment.node))
+        if training.optimizer == "sgd":
+            return None
+        kept = [_aligned(theta.size, theta.dtype) for _ in range(2)]
+        return Adam(
+            theta, self._model.add, kept, training.betas, training.weight_decay * (training.optimizer == "adamw")
+        )
 
     def enter(self, round: int) -> None:
         self._alpha = self._training.alpha_in(round, self._assignment.run.rounds)
@@ -90,20 +104,19 @@ class Learner:
             losses.append(loss)
             if training.clip and (norm := math.sqrt(direction @ direction)) > training.clip:
                 direction *= training.clip / norm
-            if self._adam is not None:
+            if self._optimizer is not None:
                 if pull is not None:
                     direction += lam * pull
-                direction = self._adam.direction(direction)
-                if training.optimizer == "adamw":
-                    self.theta *= 1 - alpha * training.weight_decay
-            elif self._velocity is not None:
+                self._optimizer.step(direction, alpha)
+                continue
+            if self._velocity is not None:
                 self._velocity *= training.momentum
                 self._velocity += direction
                 direction = self._velocity
                 if pull is not None:
                     direction += lam * pull
             self._model.add(self.theta, direction, -alpha)
-            if pull is not None and self._velocity is None and self._adam is None:
+            if pull is not None and self._velocity is None:
                 self.theta -= alpha * lam * pull
         return sum(losses) / len(losses)
 
@@ -184,7 +197,7 @@ class Learner:
 
     def state(self) -> dict[str, np.ndarray]:
         state = {"theta": self.theta, "batches_drawn": np.array([self._batches_drawn])} | self._model.state()
-        state |= {} if self._adam is None else self._adam.state()
+        state |= {} if self._optimizer is None else self._optimizer.state()
         return state if self._velocity is None else state | {"velocity": self._velocity}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
@@ -192,12 +205,13 @@ class Learner:
         self._batches_drawn = int(state["batches_drawn"][0])
         if self._velocity is not None:
             self._velocity[:] = state["velocity"]
-        if self._adam is not None:
-            self._adam.load(state)
+        if self._optimizer is not None:
+            self._optimizer.load(state)
         self._model.load(state)
 
     def buffer_bytes(self) -> int:
-        return self.theta.nbytes * (1 + (self._velocity is not None) + 2 * (self._adam is not None))
+        kept = 0 if self._optimizer is None else sum(array.nbytes for array in self._optimizer.state().values())
+        return self.theta.nbytes * (1 + (self._velocity is not None)) + kept
 
 
 def time_of_a_step(assignment: Assignment) -> float:

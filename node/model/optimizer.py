@@ -1,8 +1,10 @@
 """What a local step makes of a gradient, on one flat vector: torch.optim takes a second and 100 MB in every client."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
+
+Add = Callable[[np.ndarray, np.ndarray, float], None]  # (vector, other, factor): vector += factor * other
 
 
 class Adam:
@@ -10,13 +12,22 @@ class Adam:
 
     m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   direction = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + e)
 
-    with e = 1e-8; t counts the steps of all rounds."""
+    theta <- theta - alpha (decay theta + direction)
 
-    def __init__(self, m: np.ndarray, v: np.ndarray, betas: tuple[float, float]):
-        self._m, self._v, self._betas, self._steps = m, v, betas, 0
+    with e = 1e-8; t counts the steps of all rounds; ``kept`` are zeros for m and v. With a ``decay`` it is AdamW
+    (Loshchilov and Hutter 2019)."""
 
-    def direction(self, g: np.ndarray) -> np.ndarray:
-        """Returns a new vector (d,)."""
+    def __init__(self, theta: np.ndarray, add: Add, kept: list[np.ndarray], betas: tuple[float, ...], decay: float):
+        self._theta, self._add, (self._m, self._v) = theta, add, kept
+        self._betas, self._decay, self._steps = betas, decay, 0
+
+    def step(self, g: np.ndarray, alpha: float) -> None:
+        direction = self._direction(g)
+        if self._decay:
+            self._theta *= 1 - alpha * self._decay
+        self._add(self._theta, direction, -alpha)
+
+    def _direction(self, g: np.ndarray) -> np.ndarray:
         b1, b2 = self._betas
         self._steps += 1
         self._m += (1 - b1) * (g - self._m)

@@ -22,7 +22,7 @@ _one_at_a_time = threading.Lock()  # torch has one generator a process, and clie
 
 
 @contextmanager
-def _drawing(seed: int, purpose: str, *key: int) -> Iterator[None]:
+def drawing(seed: int, purpose: str, *key: int) -> Iterator[None]:
     """What torch draws here follows from the seed."""
     draws = torch.default_generator  # a tenth of the time of torch.random.fork_rng and torch.manual_seed
     with _one_at_a_time:
@@ -43,8 +43,8 @@ def build(architecture: Architecture, run: Run, dtype: np.dtype, *client: int) -
 
 def made(make: Callable[..., nn.Module], of: Architecture, dtype: np.dtype, seed: int, *client: int) -> nn.Module:
     assert of.own
-    with _drawing(seed, "own model", *client):
-        return make(of.input_shape, of.outputs, **json.loads(of.own.options)).to(_torch_type(dtype))
+    with drawing(seed, "own model", *client):
+        return make(of.input_shape, of.outputs, **json.loads(of.own.options)).to(torch_type(dtype))
 
 
 class ModuleModel(TorchModel):
@@ -79,7 +79,7 @@ class ModuleModel(TorchModel):
 
     def add_gradient(self, x: Tensor, y: Tensor, samples: int, pull: tuple[np.ndarray, float] | None = None) -> float:
         self._passes += 1
-        with _drawing(self._key[0], "own model's draws", self._key[1], self._passes):
+        with drawing(self._key[0], "own model's draws", self._key[1], self._passes):
             return super().add_gradient(x, y, samples, pull)
 
     def _forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,19 +114,19 @@ def measured(
     from torch.utils.flop_counter import FlopCounterMode
 
     shape, outputs, task = data
-    module = _made(use, key, options, shape, outputs).to(_torch_type(dtype))
+    module = _made(use, key, options, shape, outputs).to(torch_type(dtype))
     trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
     if not trained:
         raise ArchitectureError(f"{key} = {use!r}: has no parameter that is trained")
     widest, flops = [math.prod(shape)], []
     for layer in module.modules():
         layer.register_forward_hook(lambda _, __, out: widest.append(_width(out)))
-    x = torch.zeros(_SAMPLES, *shape, dtype=_torch_type(dtype))
+    x = torch.zeros(_SAMPLES, *shape, dtype=torch_type(dtype))
     y = torch.zeros(_SAMPLES, dtype=torch.int64) if task == "classification" else x.new_zeros(_SAMPLES, outputs)
     loss = nn.functional.cross_entropy if task == "classification" else nn.functional.mse_loss
     for learns in (False, True):
         module.train(learns)
-        with _drawing(0, "own model"), FlopCounterMode(display=False) as counter:
+        with drawing(0, "own model"), FlopCounterMode(display=False) as counter:
             z = _predictions(module, x, outputs, f"{key} = {use!r}")
             if learns:
                 loss(z, y).backward()
@@ -141,7 +141,7 @@ def _made(use: str, key: str, options: Mapping[str, Any], shape: tuple[int, ...]
     called = ", ".join([f"{shape}", f"{outputs}", *(f"{k}={v!r}" for k, v in options.items())])
     if not callable(make):
         raise ArchitectureError(f"{key} = {use!r}: is no function that makes a model")
-    with _drawing(0, "own model"):
+    with drawing(0, "own model"):
         try:
             module = make(shape, outputs, **options)
         except TypeError as error:
@@ -193,5 +193,5 @@ def _width(out: Any) -> int:
     return out[0].numel() if isinstance(out, Tensor) and out.ndim else 0
 
 
-def _torch_type(dtype: np.dtype) -> torch.dtype:
+def torch_type(dtype: np.dtype) -> torch.dtype:
     return torch.float64 if dtype == np.float64 else torch.float32

@@ -24,6 +24,9 @@ FROZEN = "@dataclass(frozen=True)\nclass Own(Good):\n    "
 NAMED = 'algorithm.use = "mine.py:Own"'
 MODEL = 'model.use = "mine.py:make"'
 DATA = 'data.use = "mine.py:load"'
+OPTIMIZER = 'training.optimizer = {{ use = "{}" }}'
+STEPS = OPTIMIZER.format("mine.py:Steps")
+TORCHS = "import torch\nclass Steps(torch.optim.SGD):\n    "
 MISTAKES = {  # {what: (text of the file, lines of the configuration, what is said)}
     "no such file": ("", 'algorithm.use = "other.py:Own"', "other.py:Own': there is no such file"),
     "no colon": ("", 'algorithm.use = "mine.py"', 'write "FILE.py:NAME", or "package.module:NAME"'),
@@ -74,6 +77,26 @@ MISTAKES = {  # {what: (text of the file, lines of the configuration, what is sa
         "its last layer must be torch.nn.Linear with a bias",
     ),
     "both kinds": ("", f'{MODEL}\nmodel.kind = "cnn"', "model.kind = 'cnn': with use it is \"own\""),
+    "no word": ("", 'training.optimizer = "adamm"', "'adamm'; allowed: 'sgd', .*, or a table with the key use"),
+    "no optimizer": ("def Steps(): pass", STEPS, "is no subclass of torch.optim.Optimizer"),
+    "another's option": (
+        "",
+        'training.optimizer = { use = "torch.optim:Adagrad", options = { rho = 1 } }',
+        "cannot be made with lr=0.1 and options {'rho': 1}: TypeError: .*'rho'",
+    ),
+    "a closure": ("", OPTIMIZER.format("torch.optim:LBFGS"), "cannot take a step: .* required .* 'closure'"),
+    "stands still": (f"{TORCHS}def step(self): pass", STEPS, "its steps leave the parameters where they are"),
+    "fails at a step": (f"{TORCHS}def step(self): 1 / 0", STEPS, r"a step: ZeroDivisionError: .* \(mine.py, line 18"),
+    "forgets": (
+        f"{TORCHS}n = 0\n    def step(self): self.n += 1; self.param_groups[0]['lr'] *= self.n; super().step()",
+        STEPS,
+        "keeps more than tensors and numbers of parameters and groups",
+    ),
+    "steps of its own": (
+        "",
+        f"{OPTIMIZER.format('torch.optim:Adagrad')}\nalgorithm.name = 'pfedme'",
+        "training.optimizer = 'torch.optim:Adagrad': the local steps of .* are its own, by plain SGD",
+    ),
     "no samples": ("def load(): return 3", DATA, "data.use = .*: returned int; allowed are"),
     "unequal lengths": ("def load(): return np.ones((9, 2)), np.ones(8, int)", DATA, "x has 9 samples and y has 8"),
     "ragged": ("def load(): return [[1, 2], [3]], [0, 1]", DATA, "x is no array: "),

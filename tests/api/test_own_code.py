@@ -178,6 +178,42 @@ def test_a_loss_of_the_users_own(tmp_path, monkeypatch):
             sg.run(config, {"training.loss.use": f"losses.py:{name}"}, out="wrong", quiet=True)
 
 
+OPTIMIZER = """
+import torch
+
+
+class Langevin(torch.optim.Optimizer):
+    '''Steps with noise, which grows with a number that is kept for all parameters.'''
+
+    def __init__(self, parameters, lr, noise=0.1):
+        super().__init__(parameters, {"lr": lr, "noise": noise, "growth": 1.0})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["growth"] *= 1.1
+            for each in group["params"]:
+                mean = self.state[each].setdefault("mean", torch.zeros_like(each)).lerp_(each.grad, 0.5)
+                each -= group["lr"] * (mean + group["noise"] * group["growth"] * torch.randn_like(each))
+
+"""
+
+
+@pytest.mark.parametrize("changes", [{}, RESTART | {"checkpoints.every": 1}], ids=["", "crash and restart"])
+def test_an_optimizer_of_the_users_own(tmp_path, monkeypatch, changes):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "steps.py").write_text(OPTIMIZER)
+    config = {"clients": 3, "rounds": 6, "data.samples": 120, "algorithm.name": "d-psgd", "training.schedule": "cosine"}
+    config |= {"training.optimizer": {"use": "steps.py:Langevin", "options": {"noise": 0.2}}} | changes
+    whole = sg.run(config, out="whole", quiet=True)
+    assert states(sg.run(config, out="threads", quiet=True, engine="threads")) == states(whole)
+    if not changes:  # a plan is made for all rounds
+        part = config | {"training.schedule": "constant"}
+        whole = sg.run(part, out="constant", quiet=True)
+        sg.run(part, {"rounds": 4}, out="part", quiet=True)
+        assert states(sg.resume("part", 6, own_code=True, quiet=True))[6] == states(whole)[6]
+
+
 METRICS = """
 import numpy as np
 

@@ -8,9 +8,15 @@ import torch
 
 from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.model.learner import Learner
-from sheafgossip.node.settings import Training
+from sheafgossip.node.settings import OptimizerSettings, Training
 
 SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+
+
+def of_torch(name: str, **options):
+    return {"optimizer": OptimizerSettings(f"torch.optim:{name}", options)}, getattr(torch.optim, name), options
+
+
 OPTIMIZERS = {
     "plain": ({}, SGD, {}),
     "momentum": ({"momentum": 0.9}, SGD, {"momentum": 0.9}),
@@ -19,6 +25,10 @@ OPTIMIZERS = {
     "adamw": ({"optimizer": "adamw", "weight_decay": 0.3}, ADAMW, {"weight_decay": 0.3}),
     "clipped": ({"clip": 0.3}, SGD, {}),
     "clipped adam": ({"clip": 0.3, "optimizer": "adam"}, ADAM, {}),
+    "adagrad": of_torch("Adagrad", lr_decay=0.1),
+    "rmsprop": of_torch("RMSprop", momentum=0.5, centered=True),
+    "nadam": of_torch("NAdam"),
+    "torch's adamw": of_torch("AdamW", weight_decay=0.3, amsgrad=True),
 }
 
 
