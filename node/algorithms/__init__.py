@@ -65,7 +65,7 @@ def algorithm_of(assignment: Assignment) -> Algorithm:
     return ALGORITHMS[settings["name"]](**settings)
 
 
-def libraries_of(algorithm: Algorithm, kinds: Collection[str], training: Training) -> tuple[str, ...]:
+def libraries_of(algorithm: Algorithm, kinds: Collection[str], training: Training = Training()) -> tuple[str, ...]:
     """Returns the large modules that clients with these kinds of models need beyond what all do."""
     needed = {
         "networks": training.loss.use or not DENSE.issuperset(kinds),
