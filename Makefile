@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-codecs \
 	bench-collaboration bench-digits \
-	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-placement \
+	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-own bench-placement \
 	bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
 	bench-selective-others bench-stragglers docs pictures sizing clean
 
@@ -80,6 +80,9 @@ bench-exchange: setup  ## Compare exchange rounds a second with bare pyzmq (3 mi
 
 bench-ring: setup  ## Measure CPU time and memory of eight small clients (1 minute).
 	$(BIN)/python benchmarks/efficiency.py --ring
+
+bench-own: setup  ## Compare a CNN built in with the same as a module of the user's (3 minutes).
+	$(BIN)/python benchmarks/efficiency.py --own --repeats 5
 
 bench-codecs: setup  ## Compare bytes and accuracy of codecs on digits (5 minutes).
 	$(BIN)/python benchmarks/digits.py codecs --seeds 3

@@ -31,6 +31,7 @@ PARTS = {
     "scale": "Start-up and memory",
     "efficiency": "CPU time of whole runs against the gradient steps alone",
     "ring": "A small run from start to end",
+    "own": "The same with the model as a module of the user's",
     "exchange": "Exchange rounds a second against bare pyzmq",
     "soak": "A very long run",
 }

@@ -14,6 +14,7 @@ decentralizepy takes 64 CPU seconds and about 400 MB a client for this work.
 
 import argparse
 import multiprocessing
+import re
 import subprocess
 import sys
 import time
@@ -60,6 +61,18 @@ training = {{ work = "steps", steps = 3, batch_size = 8, alpha = 0.01 }}
 evaluation = {{ every = 20 }}
 algorithm = {{ name = "d-psgd" }}
 """
+MODULE = """
+from torch import nn
+
+
+def make(shape, outputs):
+    layers, channels, side = [], shape[0], shape[1]
+    for filters in (32, 32, 64):
+        layers += [nn.Conv2d(channels, filters, 5, padding=2), nn.GroupNorm(2, filters), nn.MaxPool2d(2), nn.ReLU()]
+        channels, side = filters, side // 2
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * side * side, outputs))
+"""
+LAST_CPU = f"SELECT sum(cpu_s) FROM resource WHERE node >= 0 AND rowid IN {LAST_SAMPLES}"
 LAST_PSS = f"SELECT sum(pss) FROM resource WHERE node >= 0 AND rowid IN {LAST_SAMPLES}"
 HEADER = (
     "run|CPU s of the run|steps alone|our steps alone|bare floor|run / steps|run / our steps|bare floor / steps|aim"
@@ -83,8 +96,7 @@ def measure(name: str, config: str, exchange: str, limit: float, repeats: int) -
 def measure_ring(repeats: int) -> list[tuple[object, ...]]:
     cpu, alone, memory = [], [], []
     with new_folder() as folder:
-        rng = np.random.default_rng(0)
-        np.savez(folder / "noise.npz", x=rng.random((800, 3, 32, 32), dtype=np.float32), y=np.arange(800) % 10)
+        noise(folder)
         for repeat in range(repeats):
             command, out = run_command(folder, RING.format(data=folder / "noise.npz"), out=f"{repeat}")
             cpu.append(cpu_of(command))
@@ -97,6 +109,34 @@ def measure_ring(repeats: int) -> list[tuple[object, ...]]:
         ("everything / steps alone", spread(over(cpu, alone)), ""),
         ("memory (PSS) of the 8 clients together, MB", spread(memory), 600),
     ]
+
+
+def measure_module(repeats: int) -> list[tuple[object, ...]]:
+    """The small run with its model built in, and as a module of the user's, in turns."""
+    found: dict[str, list[list[float]]] = {"built-in": [], "own": []}
+    with new_folder() as folder:
+        noise(folder)
+        (folder / "model.py").write_text(MODULE)
+        ring = RING.format(data=folder / "noise.npz")
+        own = re.sub("model = .*", f'model.use = "{folder}/model.py:make"', ring)
+        for repeat in range(repeats):
+            for kind, config in (("built-in", ring), ("own", own)):
+                command, out = run_command(folder, config, out=f"{kind}-{repeat}")
+                cpu_of(command)
+                with reading(out / "run.sqlite") as records:
+                    found[kind].append([records.execute(query).fetchone()[0] for query in (LAST_CPU, LAST_PSS)])
+    rows = []
+    for name, *both in zip(
+        ("CPU s", "memory (PSS), GB"), *(zip(*found[kind], strict=True) for kind in found), strict=True
+    ):
+        built_in, own = ([value / (1e9 if "GB" in name else 1) for value in values] for values in both)
+        rows.append((name, spread(built_in), spread(own), spread(over(own, built_in)), 1.05))
+    return rows
+
+
+def noise(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(folder / "noise.npz", x=rng.random((800, 3, 32, 32), dtype=np.float32), y=np.arange(800) % 10)
 
 
 def over(ones: Sequence[float], others: Sequence[float]) -> list[float]:
@@ -164,11 +204,11 @@ def modules(architecture: "Architecture") -> "Module":
     from torch import nn
 
     layers, channels = [], architecture.input_shape[0]
-    for filters in architecture.filters if architecture.kind == "cnn" else ():
-        layers.append(nn.Conv2d(channels, filters, architecture.kernel, padding="same" if architecture.padding else 0))
+    for filters, kernel, stride, padding, pool in architecture.convolutions if architecture.kind == "cnn" else ():
+        layers.append(nn.Conv2d(channels, filters, kernel, stride, padding))
         if architecture.norm_groups:
             layers.append(nn.GroupNorm(architecture.norm_groups, filters))
-        layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.ReLU(), nn.MaxPool2d(pool)]
         channels = filters
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(architecture.features, architecture.outputs))
 
@@ -197,6 +237,7 @@ def main() -> None:
     parser = options(__doc__, repeats=3)
     parser.add_argument("--data-root", type=Path, help="folder with the MNIST files; without it, the CNN learns digits")
     parser.add_argument("--ring", action="store_true", help="only the small run on a ring")
+    parser.add_argument("--own", action="store_true", help="only that run's model as a module of the user's")
     parser.add_argument("--loop", choices=("plain", "own", "floor"), help=argparse.SUPPRESS)
     parser.add_argument("--exchange", help=argparse.SUPPRESS)
     parser.add_argument("config", type=Path, nargs="?", help=argparse.SUPPRESS)
@@ -207,6 +248,10 @@ def main() -> None:
     medians = f"medians of {arguments.repeats} (smallest to largest)"
     if arguments.ring:
         write("ring", f"`make bench-ring`: {medians}", table("|measured|aim", measure_ring(arguments.repeats)))
+        return
+    if arguments.own:
+        rows = measure_module(arguments.repeats)
+        write("own", f"`make bench-own`: {medians}", table("8 clients|built-in|own module|own / built-in|aim", rows))
         return
     root = arguments.data_root
     images = f'dataset = "mnist", root = "{root.resolve()}", samples = 16000' if root else 'dataset = "digits"'

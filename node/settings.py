@@ -11,6 +11,20 @@ from ..topology.section import Count, Index, Needs, NotNegative, Positive, Read,
 from ..transport.codecs import CodecName
 
 
+def _of_each(value: Any) -> Any:
+    return (value,) if type(value) is int else tuple(value) if isinstance(value, list) else value
+
+
+def _padding(value: Any) -> bool | tuple[int, ...]:
+    zeros = value if isinstance(value, list | tuple) else [value]
+    if type(value) is not bool and not all(type(n) is int and n >= 0 for n in zeros):
+        raise ValueError("must be true or false, or how many zeros, such as 1 or [2, 0]")
+    return value if type(value) is bool else tuple(zeros)
+
+
+_OfEach = Annotated[tuple[Count, ...], Read(_of_each), Needs("kind", "cnn")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class LayerSettings(Section):
     """The layers of a model."""
@@ -19,14 +33,19 @@ class LayerSettings(Section):
     """logistic: multinomial logistic regression; linear: linear regression; mlp and cnn with a last linear layer; gru:
     for series, a gated recurrent unit whose last state a linear layer reads; own: the one that ``use`` makes."""
     filters: Annotated[tuple[Count, ...], Needs("kind", "cnn")] = (32, 64)
-    """cnn: filters of each convolution (ReLU, 2x2 max-pool after each)."""
-    kernel: Annotated[Count, Needs("kind", "cnn"), "cnn: weights of a convolution's filter a side."] = 3
-    padding: Annotated[bool, Needs("kind", "cnn")] = False
-    """cnn: whether convolutions keep the size of the image, zeros around it."""
+    """cnn: filters of each convolution (ReLU and max-pool after each). The next four keys take a number, or a list with
+    one for each convolution."""
+    kernel: Annotated[_OfEach, "cnn: weights of a convolution's filter a side."] = (3,)
+    stride: Annotated[_OfEach, "cnn: pixels from one place of a filter to the next."] = (1,)
+    padding: Annotated[bool | tuple[Index, ...], Read(_padding), Needs("kind", "cnn")] = False
+    """cnn: zeros on each side of the image; true: as many as keep its size where the stride is 1."""
+    pool: Annotated[_OfEach, "cnn: pixels a side of which max-pool takes the largest; 1: all stay."] = (2,)
     norm_groups: Annotated[Index, Needs("kind", "cnn")] = 0
     """cnn: channels are normalized in so many groups after each convolution (GroupNorm); 0 leaves them as they are."""
     hidden: Annotated[tuple[Count, ...], Needs("kind", "mlp", "cnn", "gru")] = ()
     """mlp, cnn: widths of the hidden fully connected layers; gru: the width of its state, one number."""
+    dropout: Annotated[float, Ge(0), Lt(1), Needs("hidden")] = 0.0
+    """Share of each hidden layer's outputs, or of a GRU's last state, that a training step leaves out at random."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -41,6 +41,14 @@ class Parameter:
         return rng.uniform(-1, 1, self.size) / math.sqrt(self.fan_in)
 
 
+class Convolution(NamedTuple):
+    filters: int
+    kernel: int
+    stride: int
+    padding: int  # zeros on each side
+    pool: int  # pixels a side of which the largest stays
+
+
 @dataclass(frozen=True, slots=True)
 class OwnModel:
     """What is known of a module that the user's code makes, measured once before a run."""
@@ -52,6 +60,7 @@ class OwnModel:
     widest: int
     evaluation_flops: int
     gradient_flops: int
+    channels_last: bool = False  # its images may lie in memory with the channels last
 
 
 @dataclass(frozen=True)
@@ -74,8 +83,10 @@ class Architecture(LayerSettings):
         has = f"the data has samples of shape {shape}"
         if self.kind == "cnn" and len(shape) != 3:
             wrong = f"kind = 'cnn' needs images, {has}"
-        elif self.kind == "cnn" and self.padding and self.kernel % 2 == 0:
-            wrong = f"kernel = {self.kernel}: with model.padding allowed are odd numbers"
+        elif self.kind == "cnn" and (uneven := self._uneven()):
+            wrong = f"{uneven}: give one number, or one for each of model.filters = {list(self.filters)}"
+        elif self.kind == "cnn" and self.padding is True and any(side % 2 == 0 for side in self.kernel):
+            wrong = f"kernel = {list(self.kernel)}: with model.padding = true allowed are odd numbers"
         elif self.kind == "cnn" and groups and any(filters % groups for filters in self.filters):
             wrong = f"norm_groups = {groups}: must divide every number of model.filters = {list(self.filters)}"
         elif self.kind == "gru" and len(shape) not in (1, 2):
@@ -87,6 +98,21 @@ class Architecture(LayerSettings):
             raise ArchitectureError(f"model.{wrong}")
         if self.kind != "own":
             self.parameters()
+
+    def _uneven(self) -> str:
+        """Returns what is given for other convolutions than there are."""
+        given = {"kernel": self.kernel, "stride": self.stride, "pool": self.pool, "padding": self.padding}
+        lists = {key: list(each) for key, each in given.items() if isinstance(each, tuple)}
+        return next((f"{key} = {each}" for key, each in lists.items() if len(each) not in (1, len(self.filters))), "")
+
+    @property
+    def convolutions(self) -> list[Convolution]:
+        padding = [side // 2 for side in self.kernel] if self.padding is True else self.padding or (0,)
+        each = [
+            several if len(several) > 1 else tuple(several) * len(self.filters)
+            for several in (self.kernel, self.stride, padding, self.pool)
+        ]
+        return [Convolution(*layer) for layer in zip(self.filters, *each, strict=True)]
 
     @property
     def is_linear(self) -> bool:
@@ -115,18 +141,18 @@ class Architecture(LayerSettings):
         yield width, []
         if self.kind == "cnn":
             channels, *sides = self.input_shape
-            lost = 0 if self.padding else self.kernel - 1
             too_small = f"model.filters = {list(self.filters)} leaves nothing of images of {sides[0]}x{sides[1]} pixels"
-            for depth, filters in enumerate(self.filters):
-                places = math.prod(sides := [max(0, side - lost) for side in sides])
-                blocks = layer(f"conv{depth}", (filters, channels, self.kernel, self.kernel), places)
+            for depth, (filters, kernel, stride, padding, pool) in enumerate(self.convolutions):
+                sides = [max(0, (side + 2 * padding - kernel) // stride + 1) for side in sides]
+                places = math.prod(sides)
+                blocks = layer(f"conv{depth}", (filters, channels, kernel, kernel), places)
                 if self.norm_groups:
                     parts = ("weight", 1.0), ("bias", 0.0)
                     blocks += [Parameter(f"norm{depth}.{part}", (filters,), 1, start=start) for part, start in parts]
                 yield filters * places, blocks
-                channels, sides = filters, [side // 2 for side in sides]
+                channels, sides = filters, [side // pool for side in sides]
                 if min(sides) < 1:
-                    hint = f"lower model.kernel = {self.kernel}, or use fewer than {depth + 1} layers"
+                    hint = f"lower model.kernel = {kernel}, or use fewer than {depth + 1} layers"
                     raise ArchitectureError(f"{too_small} after layer {depth + 1}; {hint}")
             width = channels * math.prod(sides)
         if self.kind == "gru":
@@ -202,7 +228,8 @@ class Architecture(LayerSettings):
             f"Architecture(kind={self.kind!r}, input_shape={self.input_shape}, outputs={self.outputs}, "
             f"filters={self.filters}, hidden={self.hidden})"
         )
-        special = self.kernel, self.padding, self.norm_groups
+        kernel, *more = (each[0] if len(set(each)) == 1 else each for each in (self.kernel, self.stride, self.pool))
+        special = kernel, self.padding, self.norm_groups, *(more if more != [1, 2] else ())
         rng = generator(seed, f"initial theta of {name}{'' if special == (3, False, 0) else f' {special}'}", *client)
         start = np.concatenate([block.drawn(rng) for block in self.parameters()])
         if like not in (0, self.outputs):

@@ -7,6 +7,7 @@ import numpy as np
 from safetensors import safe_open
 
 from .architecture import Architecture
+from .dropout import Dropout
 
 _Layers = list[tuple[np.ndarray, np.ndarray]]
 
@@ -22,9 +23,20 @@ class DenseModel:
         regression        loss = ||Z_L - y||^2                          dloss/dZ_L = 2 (Z_L - y)
         dloss/dW_l = (dloss/dZ_l)^T H_l-1                               dloss/db_l = sum_i (dloss/dZ_l)_i
         dloss/dZ_l-1 = (dloss/dZ_l) W_l where H_l-1 > 0, else 0
+
+    With dropout p, H_l is what it leaves in training, and dloss/dZ_l-1 is divided by 1 - p.
     """
 
-    def __init__(self, architecture: Architecture, task: str, theta: np.ndarray, gradient: np.ndarray):
+    def __init__(
+        self,
+        architecture: Architecture,
+        task: str,
+        theta: np.ndarray,
+        gradient: np.ndarray,
+        key: tuple[int, int] = (0, 0),
+    ):
+        """``key``: see Dropout."""
+        self._dropout = Dropout(architecture.dropout, key)
         self._classifies = task == "classification"
         self._layers, self._slopes = (_layers_of(architecture, vector) for vector in (theta, gradient))
 
@@ -42,7 +54,8 @@ class DenseModel:
     ) -> float:
         """Adds the gradient of loss / samples to the gradient's vector; returns loss / samples. ``pull``, (anchors,
         weight), adds weight * ||features - anchor of its class||^2 to the loss of each sample."""
-        seen = self._seen(x)
+        self._dropout.begin_pass()
+        seen = self._seen(x, self._dropout)
         summed, slope = self._loss_and_slope(self._scores(seen[-1]), y)
         slope /= samples
         for depth in reversed(range(len(self._layers))):
@@ -54,6 +67,8 @@ class DenseModel:
                 if pull is not None and depth == len(self._layers) - 1:
                     slope += (2 * pull[1] / samples) * (seen[depth] - pull[0][y])
                 slope *= seen[depth] > 0
+                if self._dropout.p:
+                    slope *= slope.dtype.type(1 / (1 - self._dropout.p))
         if pull is not None:
             summed += float(pull[1] * np.square(seen[-1] - pull[0][y]).sum())
         return summed / samples
@@ -75,10 +90,10 @@ class DenseModel:
 
     def state(self) -> dict[str, np.ndarray]:
         """Returns what the model keeps beside theta."""
-        return {}
+        return self._dropout.state()
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        pass
+        self._dropout.load(state)
 
     @staticmethod
     def add(vector: np.ndarray, other: np.ndarray, factor: float) -> None:
@@ -87,13 +102,15 @@ class DenseModel:
         exact += vector
         vector[:] = exact
 
-    def _seen(self, x: np.ndarray) -> list[np.ndarray]:
+    def _seen(self, x: np.ndarray, dropout: Dropout | None = None) -> list[np.ndarray]:
         """Returns the inputs of each layer."""
         seen = [x]
         for weight, bias in self._layers[:-1]:
             x = x @ weight.T
             x += bias
             seen.append(np.maximum(x, 0, out=x))
+            if dropout and dropout.p:
+                x *= dropout.factors(x.shape, x.dtype)
         return seen
 
     def _scores(self, features: np.ndarray) -> np.ndarray:

@@ -50,16 +50,17 @@ class Learner:
         self._velocity = _aligned(self.theta.size, dtype) if self._training.momentum else None
         self._alpha = self._training.alpha
         model = architecture, run.task, self.theta, self._gradient
+        key = run.seed, assignment.node
         if module is not None:
             from .own import ModuleModel
 
-            self._model = ModuleModel(*model, module, (run.seed, assignment.node))
+            self._model = ModuleModel(*model, module, key)
         elif architecture.is_dense and not self._training.loss.use:
-            self._model = DenseModel(*model)
+            self._model = DenseModel(*model, key)
         else:
             from .networks import TorchModel  # loads torch, which takes longer than many a run of small models
 
-            self._model = TorchModel(*model)
+            self._model = TorchModel(*model, key)
         if own_loss := self._training.loss.use:
             loss = own_code.load_copy(own_loss, "training.loss.use", run.folder, run.code)
             cast("TorchModel", self._model).learn_with(loss, self._training.loss.options)

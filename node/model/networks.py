@@ -11,6 +11,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from .architecture import Architecture
+from .dropout import Dropout
 
 
 class TorchModel:
@@ -18,7 +19,16 @@ class TorchModel:
 
     _own_loss: Callable[[Tensor, Tensor], Tensor] | None = None  # of each sample, in place of the task's
 
-    def __init__(self, architecture: Architecture, task: str, theta: np.ndarray, gradient: np.ndarray):
+    def __init__(
+        self,
+        architecture: Architecture,
+        task: str,
+        theta: np.ndarray,
+        gradient: np.ndarray,
+        key: tuple[int, int] = (0, 0),
+    ):
+        """``key``: see Dropout."""
+        self._dropout = Dropout(architecture.dropout, key)
         self._architecture, self._classifies = architecture, task == "classification"
         self._parameters = views(architecture, theta)
         for parameter, slope in zip(self._parameters, views(architecture, gradient), strict=True):
@@ -45,6 +55,7 @@ class TorchModel:
     def add_gradient(self, x: Tensor, y: Tensor, samples: int, pull: tuple[np.ndarray, float] | None = None) -> float:
         """Adds the gradient of loss / samples to the gradient's vector; returns loss / samples. ``pull``, (anchors,
         weight), adds weight * ||features - anchor of its class||^2 to the loss of each sample."""
+        self._dropout.begin_pass()
         seen, z = self._forward(x)
         summed = self._loss(z, y)
         if pull is not None:
@@ -89,23 +100,29 @@ class TorchModel:
         if model.kind == "cnn":
             if x.shape[1] > 1:  # torch is quicker with the channels last, but not where there is one alone
                 x = x.contiguous(memory_format=torch.channels_last)
-            for _ in model.filters:
-                x = F.conv2d(x, next(blocks), next(blocks), padding="same" if model.padding else 0)
+            for layer in model.convolutions:
+                x = F.conv2d(x, next(blocks), next(blocks), stride=layer.stride, padding=layer.padding)
                 x = x.contiguous(memory_format=torch.channels_last)
                 if model.norm_groups:
                     x = F.group_norm(x, model.norm_groups, next(blocks), next(blocks))
-                x = F.relu(F.max_pool2d(x, 2))  # the two commute; fewer ReLUs this way
+                x = F.relu(F.max_pool2d(x, layer.pool) if layer.pool > 1 else x)  # commute; fewer ReLUs this way
         if model.kind == "gru":
             gates = [next(blocks) for _ in range(4)]
             x = x.view(len(x), *model.series)
             start = x.new_zeros(1, len(x), *model.hidden)
             # has_biases, num_layers, dropout, train, bidirectional, batch_first
             _, state = torch.gru(x, start, gates, True, 1, 0.0, True, False, True)
-            return state[0]
+            return self._thinned(state[0])
         x = x.flatten(1)
         for _ in () if model.is_linear else model.hidden:
-            x = F.relu(F.linear(x, next(blocks), next(blocks)))
+            x = self._thinned(F.relu(F.linear(x, next(blocks), next(blocks))))
         return x
+
+    def _thinned(self, x: Tensor) -> Tensor:
+        """Dropout, in training."""
+        if not self._dropout.p or not torch.is_grad_enabled():
+            return x
+        return x * torch.from_numpy(self._dropout.factors(tuple(x.shape), x.detach().numpy().dtype))
 
     def _loss(self, z: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy, or squared error over all targets, or the user's own, summed over samples."""
@@ -115,10 +132,10 @@ class TorchModel:
 
     def state(self) -> dict[str, np.ndarray]:
         """Returns what the model keeps beside theta."""
-        return {}
+        return self._dropout.state()
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        pass
+        self._dropout.load(state)
 
 
 def views(architecture: Architecture, vector: np.ndarray) -> list[Tensor]:

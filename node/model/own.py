@@ -4,12 +4,13 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ...topology.randomness import generator
 from .. import own_code
@@ -18,20 +19,26 @@ from .architecture import Architecture, ArchitectureError, OwnModel
 from .networks import TorchModel, views
 
 _SAMPLES = 4  # that a module is measured with
+_AT_ONCE = 256  # seeds of passes that are drawn together: a generator for each alone takes 0.2 ms
+_SEEDS = 1 << 62
 _one_at_a_time = threading.Lock()  # torch has one generator a process, and clients may be threads
 
 
 @contextmanager
-def drawing(seed: int, purpose: str, *key: int) -> Iterator[None]:
-    """What torch draws here follows from the seed."""
+def _seeded(seed: int) -> Iterator[None]:
     draws = torch.default_generator  # a tenth of the time of torch.random.fork_rng and torch.manual_seed
     with _one_at_a_time:
         before = draws.get_state()
-        draws.manual_seed(int(generator(seed, purpose, *key).integers(1 << 62)))
+        draws.manual_seed(seed)
         try:
             yield
         finally:
             draws.set_state(before)
+
+
+def drawing(seed: int, purpose: str, *key: int) -> AbstractContextManager[None]:
+    """What torch draws here follows from the seed."""
+    return _seeded(int(generator(seed, purpose, *key).integers(_SEEDS)))
 
 
 def build(architecture: Architecture, run: Run, dtype: np.dtype, *client: int) -> nn.Module:
@@ -62,6 +69,7 @@ class ModuleModel(TorchModel):
     ):
         super().__init__(architecture, task, theta, gradient)
         self._module, self._key, self._passes = module, key, 0
+        self._several, self._pass_seeds = -1, list[int]()  # seeds of the passes that go on, and which they are
         self._seen: Tensor | None = None
         trained = [each for each in module.parameters() if each.requires_grad]
         with torch.no_grad():
@@ -73,18 +81,27 @@ class ModuleModel(TorchModel):
             parameter.data, parameter.grad = view, slope
         if layer := last_layer(module):
             layer.register_forward_pre_hook(self._note)
+        self._channels_last = bool(architecture.own and architecture.own.channels_last and keep_channels_last(module))
 
     def _note(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._seen = inputs[0]
 
     def add_gradient(self, x: Tensor, y: Tensor, samples: int, pull: tuple[np.ndarray, float] | None = None) -> float:
         self._passes += 1
-        with drawing(self._key[0], "own model's draws", self._key[1], self._passes):
+        several, one = divmod(self._passes, _AT_ONCE)
+        if self._several != several:
+            run, client = self._key
+            self._several = several
+            draws = generator(run, "own model's draws", client, several)
+            self._pass_seeds = draws.integers(_SEEDS, size=_AT_ONCE).tolist()
+        with _seeded(self._pass_seeds[one]):
             return super().add_gradient(x, y, samples, pull)
 
     def _forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self._module.training != torch.is_grad_enabled():  # without gradients it is evaluated
             self._module.train(torch.is_grad_enabled())
+        if self._channels_last and x.shape[1] > 1:
+            x = x.contiguous(memory_format=torch.channels_last)
         z = self._module(x)
         seen, self._seen = self._seen, None
         return z if seen is None else seen, z
@@ -104,6 +121,15 @@ def last_layer(module: nn.Module) -> nn.Linear | None:
     last = [id(each) for each in module.parameters() if each.requires_grad][-2:]
     linear = (layer for layer in module.modules() if isinstance(layer, nn.Linear))
     return next((layer for layer in linear if last == [id(layer.weight), id(layer.bias)]), None)
+
+
+def keep_channels_last(module: nn.Module) -> list[RemovableHandle]:
+    """Has a module keep images as torch is quickest with them, a third and more; returns the hooks that see to it."""
+
+    def channels_last(_: nn.Module, __: Any, out: Tensor) -> Tensor:
+        return out.contiguous(memory_format=torch.channels_last)
+
+    return [layer.register_forward_hook(channels_last) for layer in module.modules() if isinstance(layer, nn.Conv2d)]
 
 
 def measured(
@@ -131,9 +157,28 @@ def measured(
             if learns:
                 loss(z, y).backward()
         flops.append(counter.get_total_flops() // _SAMPLES)
-    head = last_layer(module)
+    head, fits = last_layer(module), _takes_channels_last(module, x)
     blocks = tuple((name, tuple(each.shape)) for name, each in trained.items())
-    return OwnModel(use, json.dumps(dict(options)), blocks, head.in_features if head else 0, max(widest), *flops)
+    features = head.in_features if head else 0
+    return OwnModel(use, json.dumps(dict(options)), blocks, features, max(widest), *flops, channels_last=fits)
+
+
+@torch.no_grad()
+def _takes_channels_last(module: nn.Module, x: Tensor) -> bool:
+    """Tells whether images may lie in memory so on their way through a module: ``view`` fails with them, say."""
+    if x.ndim != 4:
+        return False
+    module.eval()
+    x = torch.rand(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0))
+    plain, hooks = module(x), keep_channels_last(module)
+    try:
+        other = module(x.contiguous(memory_format=torch.channels_last))
+        return bool(hooks) and torch.allclose(plain, other, rtol=1e-3, atol=1e-5)
+    except Exception:
+        return False
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _made(use: str, key: str, options: Mapping[str, Any], shape: tuple[int, ...], outputs: int) -> nn.Module:

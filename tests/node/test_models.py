@@ -14,13 +14,27 @@ from torch.utils.flop_counter import FlopCounterMode
 from oracles import batch_rows
 from sheafgossip.node.model.architecture import Architecture, ArchitectureError
 from sheafgossip.node.model.dense import DenseModel
+from sheafgossip.node.model.dropout import Dropout
 from sheafgossip.node.model.learner import Learner
-from sheafgossip.node.model.networks import TorchModel
+from sheafgossip.node.model.networks import TorchModel, views
 
-LENET = Architecture("cnn", (3, 32, 32), 10, filters=(32, 32, 64), kernel=5, padding=True, norm_groups=2)
+LENET = Architecture("cnn", (3, 32, 32), 10, filters=(32, 32, 64), kernel=(5,), padding=True, norm_groups=2)
 """decentralizepy's GN-LeNet."""
 
 CNN = Architecture("cnn", (2, 8, 8), 3, filters=(4,), hidden=(7,))
+FEDSAK = {
+    "Model-1": {
+        "filters": (16, 32, 64),
+        "kernel": (5, 3, 2),
+        "padding": (2, 1, 1),
+        "stride": (1, 1, 2),
+        "pool": (2, 2, 1),
+    },
+    "Model-2": {"filters": (32, 64), "kernel": (3, 2), "padding": (1,), "stride": (2,), "pool": (2, 1)},
+    "Model-3": {"filters": (32, 64), "kernel": (5,)},
+    "Model-4": {"filters": (32, 64), "kernel": (3, 5)},
+}
+"""The feature extractors of the paper's table 4, without their hidden layer."""
 GRU = Architecture("gru", (12,), 3, hidden=(16,))
 LOGISTIC = Architecture("logistic", (4,), 3)
 LINEAR = Architecture("linear", (4,), 2)
@@ -40,6 +54,13 @@ TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 )
 def test_the_papers_models_have_the_papers_number_of_parameters(image, filters, hidden, parameters):
     assert Architecture("cnn", image, 10, filters=filters, hidden=hidden).size == parameters
+
+
+@pytest.mark.parametrize("model", FEDSAK)
+def test_the_four_networks_of_fedsaks_table_4_leave_5x5_of_32x32_pixels(model):
+    """So that their fully connected layers are of one shape."""
+    network = Architecture("cnn", (3, 32, 32), 10, hidden=(512,), **FEDSAK[model])
+    assert network.parameters()[-4].shape == (512, 64 * 5 * 5)
 
 
 def test_the_label_names_the_layers():
@@ -113,11 +134,16 @@ def torch_model(architecture: Architecture) -> nn.Sequential:
     if architecture.kind == "gru":
         layers.append(LastState(architecture.series[1], *architecture.hidden, batch_first=True))
     if architecture.kind == "cnn":
-        for filters in architecture.filters:
-            layers.append(nn.LazyConv2d(filters, architecture.kernel, padding="same" if architecture.padding else 0))
+        for depth, filters in enumerate(architecture.filters):
+            kernel, stride, pool = (
+                each[depth % len(each)] for each in (architecture.kernel, architecture.stride, architecture.pool)
+            )
+            padding = architecture.padding if isinstance(architecture.padding, tuple) else (0,)
+            zeros = (kernel - 1) // 2 if architecture.padding is True else padding[depth % len(padding)]
+            layers.append(nn.LazyConv2d(filters, kernel, stride, zeros))
             if architecture.norm_groups:
                 layers.append(nn.GroupNorm(architecture.norm_groups, filters))
-            layers += [nn.ReLU(), nn.MaxPool2d(2)]
+            layers += [nn.ReLU(), nn.MaxPool2d(pool)]
     layers.append(nn.Flatten())
     for hidden in architecture.hidden if architecture.kind in ("mlp", "cnn") else ():
         layers += [nn.LazyLinear(hidden), nn.ReLU()]
@@ -127,12 +153,19 @@ def torch_model(architecture: Architecture) -> nn.Sequential:
 
 
 widths = st.lists(st.integers(1, 6), max_size=3).map(tuple)
-features, outputs, sides = st.tuples(st.integers(1, 9)), st.integers(1, 4), st.integers(10, 14)
+features, outputs, sides = st.tuples(st.integers(1, 9)), st.integers(1, 4), st.integers(22, 26)
 
 
 image, series = st.tuples(st.integers(1, 3), sides, sides), st.tuples(st.integers(1, 7), st.integers(1, 3))
 filters = st.lists(st.sampled_from([2, 4]), max_size=2).map(tuple)
-cnns = {"filters": filters, "hidden": widths, "padding": st.booleans(), "norm_groups": st.integers(0, 2)}
+cnns = {
+    "filters": filters,
+    "hidden": widths,
+    "padding": st.one_of(st.booleans(), st.tuples(st.integers(1, 2))),
+    "norm_groups": st.integers(0, 2),
+    "stride": st.tuples(st.integers(1, 2)),
+    "pool": st.tuples(st.integers(1, 2)),
+}
 architectures = st.one_of(
     st.builds(Architecture, st.sampled_from(["mlp", "logistic"]), features, outputs, hidden=widths),
     st.builds(Architecture, st.just("cnn"), image, outputs, **cnns),
@@ -158,6 +191,8 @@ def oracle(architecture: Architecture, task: str, theta, x, y) -> tuple[float, f
 @settings(deadline=None, max_examples=60)
 @given(architectures, st.sampled_from(["classification", "regression"]), st.sampled_from([1, 12]))
 @example(LENET, "classification", 12)
+@example(Architecture("cnn", (3, 32, 32), 7, hidden=(24,), **FEDSAK["Model-1"]), "classification", 1)
+@example(Architecture("cnn", (3, 32, 32), 7, hidden=(24,), **FEDSAK["Model-2"]), "classification", 12)
 @example(Architecture("cnn", (3, 32, 32), 10, filters=(32, 64), hidden=(120,)), "classification", 32)
 def test_a_model_is_laid_out_as_torchs_and_gives_its_outputs_loss_gradient_and_operations(architecture, task, n):
     rng, theta, gradient = np.random.default_rng(0), architecture.start(3), np.zeros(architecture.size)
@@ -217,12 +252,12 @@ def test_gradient_loss_and_evaluation_are_torchs_also_where_they_are_computed_in
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
 @pytest.mark.parametrize("hidden", [(), (5,), (7, 4)])
-@pytest.mark.parametrize("weight", [0.0, 0.3])
+@pytest.mark.parametrize(("weight", "dropout"), [(0.0, 0.0), (0.3, 0.0), (0.3, 0.4)])
 @every_dtype
-def test_fully_connected_layers_in_closed_form_equal_autograd(task, hidden, weight, dtype):
+def test_fully_connected_layers_in_closed_form_equal_autograd(task, hidden, weight, dropout, dtype):
     random, tolerance = np.random.default_rng(1), TOLERANCE[dtype]
     kind = "mlp" if hidden else "logistic" if task == "classification" else "linear"
-    architecture = Architecture(kind, (2, 3), 3, hidden=hidden)
+    architecture = Architecture(kind, (2, 3), 3, hidden=hidden, dropout=dropout)
     theta, x = random.standard_normal(architecture.size).astype(dtype), random.standard_normal((40, 6)).astype(dtype)
     y = random.integers(3, size=40) if task == "classification" else random.standard_normal((40, 3)).astype(dtype)
     anchors = random.standard_normal((3, architecture.features)).astype(dtype)
@@ -238,6 +273,46 @@ def test_fully_connected_layers_in_closed_form_equal_autograd(task, hidden, weig
     np.testing.assert_allclose(found, expected, rtol=10 * tolerance, atol=tolerance)
     np.testing.assert_allclose(ours.features(x), torchs.features(as_torch[0]), rtol=tolerance, atol=tolerance)
     assert ours.evaluate(x, y) == pytest.approx(torchs.evaluate(*as_torch), rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        Architecture("mlp", (4,), 2, hidden=(2000,), dropout=0.3),
+        Architecture("cnn", (1, 4, 4), 2, filters=(2,), hidden=(2000,), dropout=0.3),
+        Architecture("gru", (3,), 2, hidden=(2000,), dropout=0.3),
+    ],
+    ids=lambda architecture: architecture.kind,
+)
+def test_dropout_leaves_out_its_share_in_training_alone_as_seed_client_and_pass_decide(with_shard, architecture):
+    """All hidden outputs are 1 here, so that the slope of an output's weights is a multiple of what is left of them."""
+    assignment = with_shard(architecture, 1, training={"alpha": 1e-9})
+    learner = Learner(assignment)
+    blocks = dict(
+        zip((each.name for each in architecture.parameters()), views(architecture, learner.theta), strict=True)
+    )
+    learner.theta[:] = 0
+    if architecture.kind == "gru":
+        blocks["gru.bias_ih"][2000:] = torch.tensor([-50.0, 50.0]).repeat_interleave(2000)  # the gates z and n
+    else:
+        blocks["hidden0.bias"][:] = 1
+
+    def left() -> np.ndarray:
+        *_, weight, bias = views(architecture, learner.gradient()[1])
+        return (weight / bias[:, None]).numpy()[0]
+
+    state, first, second = learner.state(), left(), left()
+    assert 0.25 < (first == 0).mean() < 0.35
+    np.testing.assert_allclose(first[first != 0], 1 / 0.7, rtol=1e-6)
+    assert not np.array_equal(first, second)
+    assert learner.evaluate() == learner.evaluate()
+    learner = Learner(assignment)
+    learner.load(state | {"model_passes": np.array([1])})
+    np.testing.assert_array_equal(left(), second)
+    for changes in ({"node": 4}, {"run": replace(assignment.run, seed=12)}):
+        other = Dropout(0.3, (changes.get("run", assignment.run).seed, changes.get("node", 3)))
+        other.begin_pass()
+        assert not np.array_equal(other.factors((2000,), np.dtype("f8")) == 0, first == 0)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
