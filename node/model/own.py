@@ -160,7 +160,8 @@ def measured(
     head, fits = last_layer(module), _takes_channels_last(module, x)
     blocks = tuple((name, tuple(each.shape)) for name, each in trained.items())
     features = head.in_features if head else 0
-    return OwnModel(use, json.dumps(dict(options)), blocks, features, max(widest), *flops, channels_last=fits)
+    evaluation, gradient = flops
+    return OwnModel(use, json.dumps(dict(options)), blocks, features, max(widest), evaluation, gradient, fits)
 
 
 @torch.no_grad()
