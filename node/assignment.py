@@ -3,12 +3,13 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import msgspec
 import numpy as np
 
 from ..metrics.records import sender_of
+from ..topology.graph import last_round, period_of
 from .model.architecture import Architecture
 from .settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 
@@ -47,6 +48,7 @@ class Run:
     first_outputs: int = 0  # of client 0, as whose layers before the last all others' start; 0: each on its own
     drift_round: int = 0  # where the shards' second task begins; 0: there is none
     rounds_a_period: int = 1
+    period_seed: int | None = None
     scenario: bool = False  # without one nothing but the machine decides on time
     code: dict[str, str] = field(default_factory=dict)  # {file of the user's code: the digest of its text}
 
@@ -101,6 +103,19 @@ class Assignment:
     time: Time = Time()
     incarnation: AssignedIncarnation = AssignedIncarnation()
     timed_steps: int = 0  # instead of taking part, its process only times so many local steps
+
+    def period(self, round: int) -> Period | None:
+        """None: all neighbours, in all rounds."""
+        if not self.periods:
+            return None
+        run = self.run
+        return self.periods[period_of(round, len(self.periods), run.rounds_a_period, run.period_seed)]
+
+    def last_heard(self, node: int, round: int) -> int:
+        """Returns the last round up to this one in which that neighbour sends to this client; 0: there is none."""
+        if not self.periods:
+            return round
+        return last_round(round, lambda each: node in cast(Period, self.period(each)).weights)
 
     @property
     def clock(self) -> Literal["none", "wall", "virtual"]:

@@ -96,8 +96,7 @@ class Client:
 
     def enter(self, round: int) -> None:
         self.alpha = self._assignment.training.alpha_in(round, self.rounds)
-        periods = self._assignment.periods
-        period = periods[(round - 1) // self._assignment.run.rounds_a_period % len(periods)] if periods else None
+        period = self._assignment.period(round)
         if period is None or period is self._period:
             return
         self._period, weights = period, period.weights

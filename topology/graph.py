@@ -1,6 +1,7 @@
 """Simple graphs of clients, undirected and directed."""
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -103,10 +104,13 @@ class Graph:
 
 @dataclass(frozen=True)
 class GraphSequence:
-    """The graphs of a run: one, or several in turn, each for ``rounds_each`` rounds; after the last comes the first."""
+    """Who sends to whom in each round of a run: along the edges, or arcs, of the round's graph. There is one graph; or
+    several in turn, each for ``rounds_each`` rounds, after the last the first; or, with a ``seed``, one of them drawn
+    for each round. All are directed, or none is."""
 
     graphs: tuple[Graph, ...]
     rounds_each: int = 1
+    seed: int | None = None
 
     @property
     def changes(self) -> bool:
@@ -118,7 +122,7 @@ class GraphSequence:
 
     def of(self, round: int) -> Graph:
         """The graph of a round, from 1."""
-        return self.graphs[(round - 1) // self.rounds_each % len(self.graphs)]
+        return self.graphs[period_of(round, len(self.graphs), self.rounds_each, self.seed)]
 
     @cached_property
     def union(self) -> Graph:
@@ -126,6 +130,20 @@ class GraphSequence:
         if not self.changes:
             return self.graphs[0].undirected
         return Graph.of(self.graphs[0].clients, {edge for graph in self.graphs for edge in graph.undirected.edges})
+
+
+def period_of(round: int, periods: int, rounds_each: int, seed: int | None) -> int:
+    """Returns the place of a round's graph in its sequence, as GraphSequence tells."""
+    if seed is None or periods == 1:
+        return (round - 1) // rounds_each % periods
+    from .randomness import generator
+
+    return int(generator(seed, "pairwise", round).integers(periods))
+
+
+def last_round(round: int, speaks: Callable[[int], bool]) -> int:
+    """Returns the last round up to this one in which somebody speaks; 0: there is none."""
+    return next((each for each in range(round, 0, -1) if speaks(each)), 0)
 
 
 def _reached(adjacency: Sequence[tuple[int, ...]], start: int, within: set[int]) -> set[int]:
@@ -148,14 +166,14 @@ def mixing_row(graph: Graph, client: int, weights: str) -> dict[int, float]:
     return {client: 1 - sum(row.values())} | row
 
 
-def matchings(graph: Graph) -> dict[tuple[int, int], int]:
-    """{edge: number of its matching}, from 0: sets of edges where no client has two, under twice the largest degree."""
+def matchings(graph: Graph) -> tuple[Graph, ...]:
+    """Deals the edges to graphs in which no client has two, to fewer than twice the largest degree."""
     taken = [0] * graph.clients  # of each client, the matchings that have an edge of it, as bits
-    numbers = {}
+    dealt = defaultdict[int, list[tuple[int, int]]](list)
     for i, j in graph.edges:
         free = ~(taken[i] | taken[j])
         first = free & -free
         taken[i] |= first
         taken[j] |= first
-        numbers[i, j] = first.bit_length() - 1
-    return numbers
+        dealt[first].append((i, j))
+    return tuple(Graph(graph.clients, tuple(dealt[number])) for number in sorted(dealt))

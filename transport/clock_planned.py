@@ -2,7 +2,7 @@
 however long they really take."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ class Rules:
     bounded: bool = True  # whether messages are confirmed, and so many at most are under way
     checkpoint_every: int = 0  # rounds
     staleness: float = 0.0  # rounds that a message may be behind
+    last_heard: Callable[[int, int], int] = lambda node, round: round  # the last round, up to this, that it sends in
     deadline_s: float = math.inf
     is_server: bool = False
     listens_in: int = 0  # the first round of a server's client that comes back or late, in which it only listens; or 0

@@ -130,7 +130,8 @@ class WallClock(ScheduledClock):
 
     def _has_enough(self, node: int, phase: int) -> bool:
         arrivals = self._arrivals[node, phase]
-        if arrivals.freshest >= needed_round(self.round, self._rules.staleness):
+        needed = needed_round(self.round, self._rules.staleness)
+        if arrivals.freshest >= (needed if needed == self.round else self._rules.last_heard(node, needed)):
             return True
         opened = len(self.channels[node].opened)
         if self.round == 1 and phase >= opened > 0 and self._arrivals[node, phase - opened].freshest > 1:

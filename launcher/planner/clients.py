@@ -1,7 +1,8 @@
 """A client while its plan is played: what it has got from its neighbours, what it waits for, its links to them."""
 
 import math
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop
 
@@ -46,8 +47,8 @@ class PendingWait:
     phase: int
     after_opening: bool  # then message 0 of round 2 or later, which overtook the one waited for, ends the wait, too
     began: float
-    needed: int  # the round that every neighbour has to get to
-    ready: list[float] = field(default_factory=list)  # by neighbour: when it needs no more waiting for, as far as known
+    needed: dict[int, int]  # {place of a neighbour: the round that it has to get to}
+    ready: dict[int, float] = field(default_factory=dict)  # when it needs no more waiting for, as far as known
     end: float = math.inf
 
 
@@ -68,7 +69,8 @@ class Client:
         self.asked = self.schedule.uses > 0  # which messages it waits for
         self.neighbours: list[Client] = []
         self.channels: list[Channel] = []  # to the neighbours, in the same order
-        self.mail: list[list[Mail]] = []  # by phase, then by neighbour
+        self.places = {node: place for place, node in enumerate(scenario.neighbours[number])}
+        self.mail: list[defaultdict[int, Mail]] = []  # by phase: {place of a neighbour: what it has sent}
         self.ends = [fault for fault in scenario.of_kind("crash", "leave") if number in fault.clients]  # still to come
         self.round = 1
         self.begun = 0  # the last round that it has begun
@@ -82,7 +84,10 @@ class Client:
         self.incarnations = [Incarnation(1, 1, 0.0)]
 
     def forget(self, phases: int) -> None:
-        self.mail = [[Mail() for _ in self.neighbours] for _ in range(phases)]
+        self.mail = [defaultdict(Mail) for _ in range(phases)]
+
+    def places_of(self, numbers: Iterable[int]) -> Sequence[int]:
+        return sorted(map(self.places.__getitem__, numbers))
 
 
 class Channel:

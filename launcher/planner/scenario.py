@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, MaxLen, MinLen
 
+from ...topology.graph import Graph, GraphSequence, last_round
 from ...topology.section import Count, Fraction, Index, Needs, NotNegative, Positive, Section
 
 Edge = tuple[int, int]  # (src, dst)
@@ -161,14 +162,15 @@ class Star:
 class Scenario:
     """Everything that a plan follows from; what is learned is no part of it.
 
-    Without a ``star``, a client's round is an exchange with all neighbours, the local work, then the other exchanges.
-    With ``staleness`` s a client in round k goes on once every neighbour has got to round k - s at least; 0 is
-    synchronous, math.inf never waits. ``deadline_s`` bounds each wait, ``notice_s`` is from a client's death until its
-    neighbours know of it. Local work of client i takes steps[i] * step_s * slowdown[i] * (its straggler factor)."""
+    Without a ``star``, a client's round is an exchange with all neighbours that the round's graph joins it to, the
+    local work, then the other exchanges. With ``staleness`` s a client in round k goes on once each of these has got to
+    round k - s at least, or to the last one before it that joins them; 0 is synchronous, math.inf never waits.
+    ``deadline_s`` bounds each wait, ``notice_s`` is from a client's death until its neighbours know of it. Local work
+    of client i takes steps[i] * step_s * slowdown[i] * (its straggler factor)."""
 
     seed: int
     rounds: int
-    neighbours: tuple[tuple[int, ...], ...]  # of each client, ascending
+    neighbours: tuple[tuple[int, ...], ...]  # of each client, ascending: all that it ever talks to
     message_bytes: Mapping[Edge, tuple[int, ...]]  # on the wire, of a round; an opening's first; as many for every edge
     staleness: float = 0
     silence: Literal["wait", "stale", "skip"] = "wait"
@@ -184,6 +186,7 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     checkpoint_every: int = 0
     star: Star | None = None
+    graphs: GraphSequence | None = None  # who sends to whom in each round; None: all neighbours, both ways
 
     @property
     def clients(self) -> int:
@@ -198,6 +201,17 @@ class Scenario:
     def phases(self) -> int:
         """Messages that each neighbour gets in a round."""
         return max(map(len, self.message_bytes.values()), default=0)
+
+    @cached_property
+    def graph_of(self) -> list[Graph]:
+        """By round: its graph; none where all neighbours talk in all rounds."""
+        return [self.graphs.of(round) for round in range(1, self.rounds + 1)] if self.graphs else []
+
+    def last_round(self, src: int, dst: int, round: int) -> int:
+        """Returns the last round up to this one in which ``src`` sends to ``dst``; 0: there is none."""
+        if not self.graph_of or round < 1:
+            return max(round, 0)
+        return last_round(round, lambda each: src in self.graph_of[each - 1].predecessors(dst))
 
     def of_kind(self, *kinds: str) -> list[Fault]:
         return [fault for fault in self.faults if fault.kind in kinds]

@@ -5,7 +5,7 @@ late is the rule of ``transport/schedule.py``. Events at the same moment come in
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -82,8 +82,7 @@ class _Simulation:
         heappush(self._heap, (when, order, client.number, next(self._count), action, arguments))
 
     def _endless(self, client: Client, wait: PendingWait) -> PlanError:
-        pairs = zip(client.neighbours, wait.ready, strict=True)
-        silent = ", ".join(str(other.number) for other, ready in pairs if ready == math.inf)
+        silent = ", ".join(str(client.neighbours[place].number) for place, t in wait.ready.items() if t == math.inf)
         who = f"client {client.number}" if client.number < self.scenario.learners else "the server"
         return PlanError(
             f"{who} would wait for ever in round {client.round} for a message of client {silent}; set time.deadline_s, "
@@ -126,11 +125,15 @@ class _Simulation:
             self._look_again(client, channel)
 
     def _gossip(self, client: Client) -> _Steps:
+        to = of = None
+        if self.scenario.graph_of:
+            graph = self.scenario.graph_of[client.round - 1]
+            to, of = graph.successors(client.number), graph.predecessors(client.number)
         if not self.scenario.phases:
             yield from self._work(client)
         for phase in range(self.scenario.phases):
-            self._send(client, phase)
-            yield from self._receive(client, phase)
+            self._send(client, phase, to)
+            yield from self._receive(client, phase, of)
             if phase == 0:
                 yield from self._work(client)
 
@@ -153,7 +156,7 @@ class _Simulation:
             yield from self._receive(client, phase)
             self._send(client, phase)
         if round > 1:
-            (answers,) = client.mail[0]
+            answers = client.mail[0][0]
             answers.take_in(self.now)
             answered = answers.freshest
         takes_part = client.number in star.participants[round - 1] and answered < round != client.listens_in
@@ -169,15 +172,14 @@ class _Simulation:
         self._at(self.now + seconds, _STEP, client, self._go_on)
         yield
 
-    def _send(self, client: Client, phase: int, to: frozenset[int] | None = None) -> None:
+    def _send(self, client: Client, phase: int, to: Iterable[int] | None = None) -> None:
         """Gives the uplink the phase's message for all neighbours that are there, or for those in ``to``."""
         own, round, row, now = client.schedule, client.round, client.round - 1, self.now
         to_life, own_copies = own.to_life[row, phase], own.copies[row, phase]
         left = max(now, client.uplink_free)
-        for place, channel in enumerate(client.channels):
+        for place in range(len(client.channels)) if to is None else client.places_of(to):
+            channel = client.channels[place]
             other, there = channel.to, channel.place
-            if to is not None and other.number not in to:
-                continue
             if other.here:
                 theirs = other.schedule
                 to_life[place] = theirs.into_life[row, phase, there] = other.incarnations[-1].number
@@ -193,48 +195,51 @@ class _Simulation:
             theirs.delays[row, phase, there] = arrived - now
             heappush(other.mail[phase][there].under_way, (arrived, round))
             wait = other.wait
-            if wait is None or arrived >= wait.ready[there]:
+            if wait is None or arrived >= wait.ready.get(there, -math.inf):
                 continue
             overtakes = wait.after_opening and round > 1 and phase == 0
-            if overtakes or (phase == wait.phase and round >= wait.needed):
+            if overtakes or (phase == wait.phase and round >= wait.needed[there]):
                 wait.ready[there] = arrived
                 self._plan_end(other, wait)
         client.uplink_free = left
 
-    def _receive(self, client: Client, phase: int, of: frozenset[int] | None = None, *, bounded: bool = True) -> _Steps:
+    def _receive(self, client: Client, phase: int, of: Iterable[int] | None = None, *, bounded: bool = True) -> _Steps:
         """Waits for the phase's messages of all neighbours, or of those in ``of``, if ``bounded`` until the deadline,
         and uses them. Whatever time.silence says, a server's client uses no message of another round."""
         own, round, row, scenario = client.schedule, client.round, client.round - 1, self.scenario
         after_opening = self.star is not None and round == 1 and phase == self.star.opening > 0
-        wait = client.wait = PendingWait(phase, after_opening, self.now, needed_round(round, scenario.staleness))
-        wait.ready = [
-            self._ready(client, wait, place) if of is None or other.number in of else -math.inf
-            for place, other in enumerate(client.neighbours)
-        ]
+        places = range(len(client.neighbours)) if of is None else client.places_of(of)
+        needed, whom = needed_round(round, scenario.staleness), client.schedule.neighbours
+        if needed == round or not scenario.graph_of:
+            required = dict.fromkeys(places, needed)
+        else:
+            required = {place: scenario.last_round(int(whom[place]), client.number, needed) for place in places}
+        wait = client.wait = PendingWait(phase, after_opening, self.now, required)
+        wait.ready = {place: self._ready(client, wait, place) for place in places}
         if bounded and math.isfinite(scenario.deadline_s):
             self._at(self.now + scenario.deadline_s, _STEP, client, self._end_wait, wait, True)
         self._plan_end(client, wait)
         yield
-        now, last = self.now, max(wait.ready, default=self.now)
+        now, last = self.now, max(wait.ready.values(), default=self.now)
         own.deadlines[row] += last > now
         if now > wait.began:
             own.idle[row] += now - wait.began
-            place = next(place for place, ready in enumerate(wait.ready) if ready > now or ready == last)
+            place = next(place for place, ready in wait.ready.items() if ready > now or ready == last)
             own.waited_for[row] = client.neighbours[place].number
-        for place, mail in enumerate(client.mail[phase]):
+        for place in places:
+            mail = client.mail[phase][place]
             mail.take_in(now)
-            if of is None or client.neighbours[place].number in of:
-                has_own = round in mail.arrived
-                used = chosen_round(round, mail.freshest, has_own, scenario.staleness, scenario.silence)
-                self.synchronous &= used == round
-                own.uses[row, phase, place] = used if used == round or not client.is_answered else 0
-                client.asked[row, phase, place] = True
+            has_own = round in mail.arrived
+            used = chosen_round(round, mail.freshest, has_own, scenario.staleness, scenario.silence)
+            self.synchronous &= used == round
+            own.uses[row, phase, place] = used if used == round or not client.is_answered else 0
+            client.asked[row, phase, place] = True
 
     # -- how long a client waits ---------------------------------------------------------------------------------------
 
     def _ready(self, client: Client, wait: PendingWait, place: int) -> float:
         """Returns when the client needs not wait for a neighbour any more, as far as is known now."""
-        comes = client.mail[wait.phase][place].first_from(wait.needed)
+        comes = client.mail[wait.phase][place].first_from(wait.needed[place])
         if wait.after_opening:
             comes = min(comes, client.mail[0][place].first_from(2))
         if comes < math.inf:
@@ -247,7 +252,7 @@ class _Simulation:
 
     def _plan_end(self, client: Client, wait: PendingWait) -> None:
         """Sets down when the wait ends, once all it waits for is known."""
-        if (end := max([wait.began, *wait.ready])) != wait.end:
+        if (end := max([wait.began, *wait.ready.values()])) != wait.end:
             wait.end = end
             if end < math.inf:
                 self._at(end, _STEP, client, self._end_wait, wait, False)
@@ -255,7 +260,7 @@ class _Simulation:
     def _look_again(self, _: Client, channel: Channel) -> None:
         """The client at the far end of the channel hears that the one at this end has gone or finished."""
         client, wait = channel.to, channel.to.wait
-        if wait is not None and wait.ready[channel.place] > self.now:
+        if wait is not None and wait.ready.get(channel.place, -math.inf) > self.now:
             wait.ready[channel.place] = self._ready(client, wait, channel.place)
             self._plan_end(client, wait)
 

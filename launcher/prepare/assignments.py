@@ -12,7 +12,7 @@ import numpy as np
 
 from ...node import own_code
 from ...node.algorithms import link
-from ...node.algorithms.base import RunFacts
+from ...node.algorithms.base import Algorithm, RunFacts
 from ...node.assignment import Assignment, Deployment, Neighbour, Period, Run
 from ...node.model.architecture import Architecture
 from ...topology import Graph, GraphSequence, draw_sequence, mixing_row
@@ -105,9 +105,7 @@ def assign(
     site: Site,
 ) -> tuple[Assignment, ...]:
     """Raises SettingsError where the algorithm does not fit the graph or the models."""
-    algorithm, graph = config.algorithm, graphs.union
-    if algorithm.traits.new_edges:
-        graph = Graph.of(graph.clients, combinations(range(graph.clients), 2))
+    algorithm, graph = config.algorithm, connected(config.algorithm, graphs)
     run_facts = RunFacts(
         graph=graph,
         models=architectures,
@@ -148,6 +146,12 @@ def assign(
     return _placed(config, graphs.union, [replace(each, run=run) for each in assignments], site.hosts)
 
 
+def connected(algorithm: Algorithm, graphs: GraphSequence) -> Graph:
+    """Returns who is connected with whom: all that ever talk, by the graphs or because they come to know each other."""
+    graph = graphs.union
+    return Graph.of(graph.clients, combinations(range(graph.clients), 2)) if algorithm.traits.new_edges else graph
+
+
 def _run_of(
     config: RunConfig, folder: Path, graphs: GraphSequence, architectures: Sequence[Architecture], data: DataSummary
 ) -> Run:
@@ -161,6 +165,7 @@ def _run_of(
         first_outputs=architectures[0].outputs,
         drift_round=0 if config.data.drift is None else config.data.drift.at_round,
         rounds_a_period=graphs.rounds_each,
+        period_seed=graphs.seed,
         scenario=config.has_scenario,
         code=own_code.digests(config.uses),
     )

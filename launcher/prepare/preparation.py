@@ -16,6 +16,7 @@ import zmq
 from ...metrics.config_file import require_plain_file
 from ...node import own_code
 from ...node.algorithms import ALGORITHMS, Algorithm, link
+from ...node.algorithms.base import Setup
 from ...node.algorithms.flt import FLT, Autoencoder, EncoderError
 from ...node.assignment import Assignment, Neighbour
 from ...node.model.architecture import Architecture
@@ -31,7 +32,7 @@ from ..planner.draws import draw_faults
 from ..planner.plan import Plan
 from ..planner.scenario import Edge, Fault, Links, Scenario, Star
 from ..planner.simulation import simulate
-from .assignments import Site, assign, deal_architectures
+from .assignments import Site, assign, connected, deal_architectures
 from .prepared import Prepared, memory_of, write_down
 
 Calibrate = Callable[[Assignment, int], float]  # (a client, the steps of its round) -> seconds of a local step
@@ -71,7 +72,6 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
     if records.startswith("tcp://") and not transport.keys and not records.startswith("tcp://127."):
         raise ConfigError.of("transport.keys", False, f"records go to {records}", "true, or a loopback address")
     graphs = draw_graphs(config)
-    check_graphs(config, graphs)
     if transport.protocol == "tcp" and not site.hosts[0].address:
         _check_reach(transport.host, graphs.union)
     for name, text in own_code.sources(config.uses).items():
@@ -89,7 +89,7 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
             (folder / "log").mkdir(exist_ok=True)
             steps = config.training.count(data.clients[0].train_samples)
             config = config.but(compute={"step_s": calibrate(assignments[0], steps)})
-        plan = plan_of(config, graphs.union, assignments, data)
+        plan = plan_of(config, graphs, assignments, data)
     if transport.protocol == "tcp":
         most = [max(_LEAST_MEMORY, round(_MEMORY_TO_ESTIMATE * memory_of(each, plan))) for each in assignments]
         bounds = [replace(each.deployment, memory=memory) for each, memory in zip(assignments, most, strict=True)]
@@ -140,14 +140,21 @@ def _check_algorithm(config: RunConfig) -> None:
 
 
 def draw_graphs(config: RunConfig) -> GraphSequence:
-    """Draws [topology]'s, or a star around the server, the process after the clients. Raises UserError."""
+    """Draws those of the algorithm's pattern, or a star around the server, the process after the clients. Raises
+    UserError."""
+
+    def topology() -> GraphSequence:
+        graphs = draw_sequence(config.topology, config.clients, config.seed, config.rounds)
+        _check_graphs(config, graphs)
+        return graphs
+
     if config.algorithm.traits.server == "none":
-        return draw_sequence(config.topology, config.clients, config.seed, config.rounds)
+        return config.algorithm.pattern(Setup(config.clients, config.rounds, config.seed, topology))
     return GraphSequence((Graph.of(config.clients + 1, [(i, config.clients) for i in range(config.clients)]),))
 
 
-def check_graphs(config: RunConfig, graphs: GraphSequence) -> None:
-    """Raises ConfigError where the run's algorithm or scenario needs other graphs."""
+def _check_graphs(config: RunConfig, graphs: GraphSequence) -> None:
+    """Raises ConfigError where the run's algorithm needs others."""
     topology, kind = config.topology, ("topology.kind", config.topology.kind)
     changing = ("topology.redraw_every", topology.redraw_every) if topology.redraw_every else kind
     directed = ("topology.directed", True) if topology.directed else kind
@@ -156,9 +163,6 @@ def check_graphs(config: RunConfig, graphs: GraphSequence) -> None:
         why = f"algorithm.name = {config.algorithm.name!r} needs {lack}"
         key, value = changing if lack == _SAME_GRAPH else directed
         raise ConfigError.of(key, value, why, f"on this graph, {able}")
-    if config.has_scenario and (graphs.changes or graphs.directed):
-        key, value = changing if graphs.changes else directed
-        raise ConfigError.of(key, value, "a scenario is planned for one undirected graph", "one, or no scenario")
 
 
 def _lack(algorithm: Algorithm, graphs: GraphSequence) -> str:
@@ -199,7 +203,7 @@ def _check_reach(host: str, graph: Graph) -> None:
         raise ConfigError.of("transport.protocol", "tcp", why, "'ipc', or a wider net.ipv4.ip_local_port_range")
 
 
-def plan_of(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], data: DataSummary) -> Plan:
+def plan_of(config: RunConfig, graphs: GraphSequence, assignments: Sequence[Assignment], data: DataSummary) -> Plan:
     """Raises UserError where the scenario never ends, or where the algorithm does not tolerate it."""
     sizes = {(own.node, peer.node): _message_bytes(config, own, peer) for own in assignments for peer in own.neighbours}
     messages = config.rounds * sum(map(len, sizes.values()))
@@ -212,7 +216,7 @@ def plan_of(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], 
         participants = tuple(frozenset(config.algorithm.participants(config, round)) for round in rounds)
         receivers = tuple(frozenset(config.algorithm.receivers(config, round)) for round in rounds)
         star = Star(participants, receivers, opening=len(link(config.algorithm, server, server.neighbours[0]).opens))
-    plan = simulate(_scenario(config, graph, sizes, [client.train_samples for client in data.clients], star))
+    plan = simulate(_scenario(config, graphs, sizes, [client.train_samples for client in data.clients], star))
     longest = 1e8 if config.time.clock == "wall" else np.finfo(float).max  # three years: a clock cannot wait for ever
     if not plan.end_s <= longest:
         allowed = f"at most {longest:.3g} s; look at compute.step_s, [stragglers] and [links]"
@@ -242,9 +246,14 @@ def _message_bytes(config: RunConfig, own: Assignment, peer: Neighbour) -> tuple
 
 
 def _scenario(
-    config: RunConfig, graph: Graph, sizes: Mapping[Edge, tuple[int, ...]], samples: Sequence[int], star: Star | None
+    config: RunConfig,
+    graphs: GraphSequence,
+    sizes: Mapping[Edge, tuple[int, ...]],
+    samples: Sequence[int],
+    star: Star | None,
 ) -> Scenario:
     """``sizes`` are the bytes of a round's messages on each directed edge, ``samples`` what each client trains on."""
+    graph = connected(config.algorithm, graphs)
     time, count, slowdown = config.time, graph.clients, config.compute.slowdown or (1.0,)
     assert config.compute.step_s
     steps = [config.training.count(each) for each in samples]
@@ -252,6 +261,7 @@ def _scenario(
         seed=config.seed,
         rounds=config.rounds,
         neighbours=tuple(graph.neighbours(i) for i in range(count)),
+        graphs=graphs if graphs.changes or graphs.directed else None,
         message_bytes=sizes,
         staleness=float(time.staleness),
         silence=time.silence,

@@ -49,8 +49,6 @@ class Traits:
     directed_graphs: Literal["none", "regular", "all"] = "none"
     """On which directed graphs it works; regular ones have a doubly stochastic W. It sends to ``client.successors``
     then, and hears from ``client.predecessors``."""
-    partners: Literal["all", "some"] = "all"
-    """With whom each exchange is: with all neighbours, or with some, which both ends of an edge know without asking."""
     silent_edges: bool = False
     """An exchange may leave out neighbours, those that ``peers.exchange`` is told are ``quiet``. Both ends of an edge
     have to know without asking. In a scenario each still gets a message without a vector, and is heard if it sends."""
@@ -96,6 +94,17 @@ class Edge:
     model: Architecture  # that of the end that asks
     from_server: bool
     facts: Any  # what the end that asks was told of the edge
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is known of a run before it is known who talks to whom."""
+
+    clients: int
+    rounds: int
+    seed: int
+    topology: Callable[[], GraphSequence]
+    """The graphs of [topology]. Raises UserError where they cannot be drawn, or where the traits do not allow them."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +213,11 @@ class Algorithm:
         default one of the size of the sender's theta. Other lengths are an error at the sender, and dropped by the
         receiver."""
         return [Vector(edge.d_i)]
+
+    def pattern(self, run: Setup) -> GraphSequence:
+        """Returns who sends to whom in each round, without a server: a client's ``successors`` and ``predecessors``. By
+        default [topology]'s graphs."""
+        return run.topology()
 
     def check(self, run: RunFacts) -> None:
         """Raises SettingsError where settings, models, task or graph do not fit, before anything is started; what

@@ -7,9 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from ...topology.graph import matchings
-from ...topology.randomness import generator
-from .base import Algorithm, Client, Edge, Facts, Peers, RunFacts, State, Traits, Vector, mixing_pull
+from ...topology.graph import GraphSequence, matchings
+from .base import Algorithm, Client, Edge, Peers, Setup, State, Traits, Vector, mixing_pull
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class GradientTracking(Algorithm):
     name: Literal["gradient-tracking"] = "gradient-tracking"
 
     # what one end of an edge gives and the other does not take is missing from sum_i y_i for good
-    traits = Traits(same_size=True, tolerates="nothing", changing_graphs=True)
+    traits = Traits(same_size=True, tolerates="nothing", changing_graphs=True, directed_graphs="regular")
 
     def messages(self, edge: Edge) -> list[Vector]:
         return [Vector(2 * edge.d_i)]
@@ -107,7 +106,7 @@ class GradientTracking(Algorithm):
     def round(self, client: Client, peers: Peers) -> None:
         theta, alpha, state = client.theta, client.alpha, client.state
         mine = np.concatenate([theta, state.tracker])
-        theirs = peers.exchange(dict.fromkeys(client.neighbours, mine))
+        theirs = peers.exchange(dict.fromkeys(client.successors, mine), client.predecessors)
         mixed_theta, mixed_y = np.split(mine + mixing_pull(client, mine, theirs), 2)
 
         gradient = client.gradient()
@@ -156,33 +155,22 @@ class Pairwise(Algorithm):
     theta_i <- theta_i - alpha grad f_i(theta_i)                    for the others
 
     The graph's edges are dealt to matchings before the run, in each of which a client has one partner or none, as in
-    MATCHA (Wang et al. 2019). Every client draws the same number for the one of a round, so nobody has to ask."""
+    MATCHA (Wang et al. 2019); a round has one of them."""
 
     name: Literal["pairwise"] = "pairwise"
     order: Literal["random", "cyclic"] = "random"
     """random: each round draws one of the matchings; cyclic: they follow each other, so that a client meets every
     neighbour in as many rounds as there are matchings."""
 
-    traits = Traits(
-        same_size=True,
-        partners="some",
-        no_scenario="algorithm.name = 'pairwise' exchanges with some neighbours a round, and a scenario is planned for "
-        "exchanges with all of them; use 'd-psgd', or leave the scenario out",
-        mixes=False,
-    )
+    traits = Traits(same_size=True, mixes=False)
 
-    def facts(self, run: RunFacts) -> Facts:
-        """Returns for each edge the number of its matching, and how many there are."""
-        numbers = matchings(run.graph)
-        count = dict.fromkeys(range(run.graph.clients), 1 + max(numbers.values(), default=0))
-        return Facts(count, {ends: number for pair, number in numbers.items() for ends in (pair, pair[::-1])})
+    def pattern(self, run: Setup) -> GraphSequence:
+        (graph,) = run.topology().graphs
+        return GraphSequence(matchings(graph) or (graph,), seed=run.seed if self.order == "random" else None)
 
     def round(self, client: Client, peers: Peers) -> None:
-        theta, matching = client.theta, (peers.round - 1) % client.facts
-        if self.order == "random":
-            matching = int(generator(client.seed, "pairwise", peers.round).integers(client.facts))
-        partner = [j for j, peer in client.neighbours.items() if peer.facts == matching]
-        theirs = peers.exchange(dict.fromkeys(partner, theta))
+        theta = client.theta
+        theirs = peers.exchange(dict.fromkeys(client.neighbours, theta))
         pull = sum(((theirs[j] - theta) / 2 for j in theirs), start=0 * theta)
         client.learn()
         theta += pull

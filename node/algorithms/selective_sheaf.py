@@ -62,13 +62,11 @@ class SelectiveSheaf(Algorithm):
 
     @property
     def traits(self) -> Traits:
-        why = "a scenario is planned for a graph that stays the same; set it to false, or leave the scenario out"
         return Traits(
             same_size=True,
             tolerates="missing",  # the rows of another round do not compare
             silent_edges=self.probe_every > 1 or self.seek,
             new_edges=self.seek,
-            no_scenario=f"algorithm.seek = true: {why}" if self.seek else "",
             mixes=False,
             has_maps=True,
             libraries=("scipy.fft",),
@@ -106,10 +104,11 @@ class SelectiveSheaf(Algorithm):
         silent = {j for j in rows if peers.round % self.probe_every and edges[j].is_surely_off}
         messages = {j: np.append(sketches[j], np.where(edges[j].on, n, -n)) for j in rows if j not in silent}
         sketches |= {j: message[: -len(n)] for j, message in peers.as_heard(messages).items()}
-        theirs = peers.exchange(messages, quiet=silent)
+        theirs = peers.exchange(messages, quiet=client.neighbours.keys() - messages.keys())
+        state.introductions.welcome(theirs)
 
         r, weights = {}, {}
-        for j, message in theirs.items():
+        for j, message in ((j, theirs[j]) for j in rows if j in theirs):
             sketch, n_j = np.split(message, [-len(n)])
             block = np.searchsorted(ends, state.chosen[j], side="right")  # of theta, that a row belongs to
             r[j] = sketches[j] - sketch  # P_ij (theta_i - theta_j)
@@ -123,7 +122,7 @@ class SelectiveSheaf(Algorithm):
 
         if self.restart:
             self._restart_where_lost(client)
-        if self.seek and peers.round > self.listen and peers.round % self.probe_every == 0:
+        if self.seek:
             self._meet(client, peers)
 
     def _restart_where_lost(self, client: Client) -> None:
@@ -139,11 +138,15 @@ class SelectiveSheaf(Algorithm):
 
     def _meet(self, client: Client, peers: Peers) -> None:
         introductions, edges = client.state.introductions, client.state.edges
+        if peers.round <= self.listen or peers.round % self.probe_every:
+            peers.exchange({}, quiet=client.neighbours)
+            return
         on = {j for j in introductions.neighbours if edges[j].on.any()}
         off = {j for j in introductions.neighbours if edges[j].is_surely_off}
         messages = introductions.messages(on, off, client.generator("introductions", peers.round))
         told = {j: message.astype(client.theta.dtype) for j, message in messages.items()}
-        for j in introductions.hear(told, peers.exchange(told)):
+        heard = peers.exchange(told, quiet=client.neighbours.keys() - told.keys())
+        for j in introductions.hear(told, {j: heard[j] for j in told if j in heard}):
             edges[j].listen[:] = min(3, self.listen)  # fewer: both have been learning for a while
 
     def cost(self, own: Assignment) -> Cost:
@@ -288,7 +291,8 @@ class Introductions:
 
     - A client introduces its neighbours to one another, those who were seeking the last time: first pairs of whom both
       are like itself, each pair once, then pairs at random; a neighbour to one other at most. Both hear of it in the
-      same round, so both use the new edge from the next one on, unless they have met before.
+      same round, so both use the new edge from the next one on, unless they have met before; one to whom the word is
+      lost, as a scenario may have it, does so once the other speaks to it.
     - A client with more edges than at the start leaves half as many as it has more, drawn at random of those that are
       surely off; the other half is up to their other ends. Clients that have met and parted never meet again."""
 
@@ -299,6 +303,12 @@ class Introductions:
         # those that it exchanges with, that it has met, and the neighbours who said the last time that they seek
         self.neighbours, self.met, self.seeking = set(first), set(first), set(first)
         self.introduced: set[tuple[int, int]] = set()  # pairs of clients like itself
+
+    def welcome(self, speaking: Iterable[int]) -> None:
+        """Takes those who speak as neighbours, where they have been introduced and the word to this client was lost."""
+        new = set(speaking) - self.met
+        self.neighbours |= new
+        self.met |= new
 
     def messages(self, on: Collection[int], off: Collection[int], rng: np.random.Generator) -> dict[int, np.ndarray]:
         """Returns {j: (whom to meet, the client's status)}; the edges to ``on`` and ``off`` surely are."""
@@ -318,7 +328,7 @@ class Introductions:
 
     def hear(self, told: Mapping[int, np.ndarray], heard: Mapping[int, np.ndarray]) -> set[int]:
         """Takes in what this client and its neighbours told each other; returns its new neighbours."""
-        gone = {j for j in heard if LEAVING in (int(told[j][1]), int(heard[j][1]))}
+        gone = {j for messages in (told, heard) for j, message in messages.items() if int(message[1]) == LEAVING}
         new = {int(message[0]) for message in heard.values()} & set(self.everyone) - self.met
         self.seeking = {j for j, message in heard.items() if int(message[1]) == SEEKING}
         self.neighbours = (self.neighbours - gone) | new

@@ -23,9 +23,7 @@ from .base import Algorithm, Client, Peers, State, Traits
 Uploads = Mapping[int, np.ndarray]
 """{client: the vector it has sent}"""
 
-NEEDS_NEW_UPLOADS = Traits(
-    same_size=True, tolerates="missing", more_tolerant="time.silence = 'skip'", partners="some", server="answers"
-)
+NEEDS_NEW_UPLOADS = Traits(same_size=True, tolerates="missing", more_tolerant="time.silence = 'skip'", server="answers")
 """Of an algorithm with a server that may aggregate fewer uploads in a round, but none twice."""
 
 TAKES_OLD_UPLOADS = replace(NEEDS_NEW_UPLOADS, tolerates="late", more_tolerant="")

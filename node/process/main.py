@@ -183,13 +183,18 @@ class _ClientProcess:
         assignment, time, incarnation = self.assignment, self.assignment.time, self.assignment.incarnation
         traits, timeout = self.algorithm.traits, assignment.transport.timeout
         if self.schedule is None:
-            everyone = traits.partners == "all" and not traits.silent_edges
-            ahead = 1 if everyone and not assignment.periods else assignment.run.rounds
+            some = traits.silent_edges or traits.server == "answers" or assignment.periods
+            ahead = assignment.run.rounds if some else 1
             return Clock(self.endpoint, channels, timeout, ahead=ahead)
         rules = Rules(time.silence, incarnation.bounded, assignment.checkpoints.every)
         if assignment.clock == "virtual":
             return PlannedClock(self.endpoint, channels, timeout, self.schedule, rules)
-        rules = replace(rules, staleness=float(time.staleness), deadline_s=time.deadline_s or math.inf)
+        rules = replace(
+            rules,
+            staleness=float(time.staleness),
+            deadline_s=time.deadline_s or math.inf,
+            last_heard=assignment.last_heard,
+        )
         if traits.server == "answers":
             first, at_server = incarnation.first_round, assignment.role == "server"
             anew = first > 1 and incarnation.state_round != first - 1

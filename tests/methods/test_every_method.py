@@ -27,9 +27,12 @@ compute = { step_s = 0.05, slowdown = [1.0, 4.0] }
 links = { latency_s = 0.02, loss = 0.1 }
 faults = [{ kind = "crash", clients = [2], at_round = 3, restart_after = 1 }]
 """
+MISSING = FAULTS.replace('staleness = 2, silence = "stale"', 'silence = "skip"')
+CHANGING_ARCS = "topology = { p = 0.5, directed = true, redraw_every = 3 }"
 WITH_SERVER = {
     "fedavg": ("fraction = 0.5", ""),
     "fedavg, with stragglers": ("fraction = 0.2", STRAGGLERS),
+    "fedavg, with faults": ("fraction = 0.5", MISSING),
     "ditto": ("fraction = 0.5", ""),
     "pfedme": ("fraction = 0.5, lam = 1.5, eta = 0.3", ""),
     "per-fedavg": ("fraction = 0.5, alpha = 0.2", ""),
@@ -55,6 +58,15 @@ METHODS = WITH_SERVER | {
     "selective-sheaf": ('listen = 2, blocks = "head"', f'{MLP}\ntransport.codec = "int8"'),
     "selective-sheaf, seeking": ("listen = 1, probe_every = 2, seek = true", ""),
     "d-psgd, with faults": ("", FAULTS),
+    "d-psgd, with faults, on changing graphs": ("", f"{FAULTS}topology = {{ p = 0.6, redraw_every = 2 }}"),
+    "d-psgd, with faults, one peer a round": ("", f'{FAULTS}topology.kind = "one-peer-exponential"'),
+    "gradient-tracking, one slow peer a round": ("", f'{STRAGGLERS}\ntopology.kind = "one-peer-exponential"'),
+    "push-sum, slow, on changing arcs": (
+        "",
+        f"{STRAGGLERS}\ntopology = {{ p = 0.5, directed = true, redraw_every = 3 }}",
+    ),
+    "pairwise, with faults": ("", FAULTS),
+    "selective-sheaf, seeking, with faults": ("listen = 1, probe_every = 2, seek = true", MISSING),
 }
 SHOWN = "SELECT src, dst, messages, wire_bytes FROM overhead WHERE kind = 'evaluation' ORDER BY dst"
 FIGURES = "SELECT node, test_loss, test_metric, global_metric FROM round WHERE"

@@ -186,7 +186,12 @@ def push_sum(network, x):
         (dfedu, ["name=dfedu", "lam=0.1"], ["static"], {}),
         (partial(dfedu, weighted=True), ["name=dfedu", "lam=0.1", "weights=mixing"], ["static"], {}),
         (d_psgd, ["name=d-psgd"], ["static", "redrawn", "directed ring", "one peer"], {}),
-        (gradient_tracking, ["name=gradient-tracking"], ["static", "redrawn"], {"vectors": 2}),
+        (
+            gradient_tracking,
+            ["name=gradient-tracking"],
+            ["static", "redrawn", "directed ring", "one peer"],
+            {"vectors": 2},
+        ),
         (d2, ["name=d2", "lazy=false"], ["static"], {}),
         (partial(d2, lazy=True), ["name=d2", "lazy=true"], ["static"], {}),
         (push_sum, ["name=push-sum"], ["static", "directed", "both"], {"more": 1}),

@@ -9,19 +9,19 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
 from sheafgossip.node.algorithms import ALGORITHMS, libraries_of, link
-from sheafgossip.node.algorithms.base import Edge, State
+from sheafgossip.node.algorithms.base import Edge, Setup, State
 from sheafgossip.node.assignment import AssignedIncarnation, Assignment, Period
 from sheafgossip.node.client import Client
 from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.process.reporting import Pace, sample
 from sheafgossip.node.settings import Transport
+from sheafgossip.topology import Graph, GraphSequence
 
 PERIODS = Period((1,), {5: 0.5}), Period((5,), {1: 0.25})
 """Client 3 sends to 1 and hears from 5, then the other way round."""
@@ -82,16 +82,19 @@ def test_a_state_keeps_arrays_and_dicts_of_them_and_refuses_what_it_would_lose()
 
 
 def test_pairwise_gossip_draws_its_matchings_evenly_and_the_same_at_every_client(assignment):
-    met, neighbours = [], tuple(replace(peer, facts={1: 0, 5: 2}[peer.node]) for peer in assignment.neighbours)
-    clients = [Client(replace(assignment, node=node, neighbours=neighbours, facts=3), Learner()) for node in (3, 0)]
+    star = Graph.of(4, [(3, 0), (3, 1), (3, 2)])
+    setup = Setup(clients=4, rounds=300, seed=7, topology=lambda: GraphSequence((star,)))
+    pattern = ALGORITHMS["pairwise"]().pattern(setup)
+    run = replace(assignment.run, seed=7, rounds_a_period=pattern.rounds_each, period_seed=pattern.seed)
+    met = []
     for round in range(1, 301):
-        sent: list[list[int]] = []
-        peers = SimpleNamespace(round=round, exchange=lambda vectors, sent=sent: sent.append(list(vectors)) or {})
-        for client in clients:
-            ALGORITHMS["pairwise"]().round(client, peers)
-        assert sent[0] == sent[1]
-        met.append(sum(sent[0]))
-    assert min(Counter(met)[j] for j in (0, 1, 5)) > 70
+        told = []
+        for node in range(4):
+            periods = tuple(Period(each.successors(node), {}) for each in pattern.graphs)
+            told.append(replace(assignment, periods=periods, run=run).period(round).successors)
+        assert told == [pattern.of(round).successors(node) for node in range(4)]
+        met += told[3]
+    assert min(Counter(met)[j] for j in range(3)) > 70
 
 
 ANY_SIZE = {"local", "sheaf-fmtl", "fedavg-c", "fedsak"}

@@ -10,11 +10,16 @@ import numpy as np
 from sheafgossip.launcher.planner.draws import ComputeTimes, latencies, strikes
 from sheafgossip.launcher.planner.plan import Incarnation, SentMessage
 from sheafgossip.launcher.planner.scenario import Fault, Links, Scenario
+from sheafgossip.topology.graph import Graph
 from sheafgossip.transport.schedule import chosen_round, needed_round
 
 BY_MESSAGE = {"uses": "i4", "copies": "u1", "to_life": "u1", "needed": "i4", "comes": "u1", "into_life": "u1",
               "keep": "i4", "delays": "f8"}  # fmt: skip
 Steps = Iterator[Callable[[], bool]]  # yields, before each, what tells whether it can be taken
+
+
+def directed(graph: Graph) -> list[tuple[int, int]]:
+    return [*graph.edges, *(() if graph.directed else ((j, i) for i, j in graph.edges))]
 
 
 class Peer:
@@ -110,10 +115,14 @@ class Naive:
                 yield lambda: True
 
     def gossips(self, me: Peer) -> Steps:
+        to = of = None
+        if self.scenario.graphs:
+            pairs = directed(self.scenario.graphs.of(me.round))
+            to, of = {j for i, j in pairs if i == me.number}, {i for i, j in pairs if j == me.number}
         for phase in range(max(1, self.scenario.phases)):
             if self.scenario.phases:
-                self.send(me, phase)
-                yield from self.receive(me, phase)
+                self.send(me, phase, to)
+                yield from self.receive(me, phase, of)
             if phase == 0:
                 yield from self.work(me)
 
@@ -182,16 +191,20 @@ class Naive:
         if deadline < math.inf:
             self.moment(deadline)
         done: dict[int, float] = {}
+        least = dict.fromkeys(waits, needed)
+        if self.scenario.graphs and needed < me.round:  # or the last round before it in which that one sends to me
+            pairs = {r: directed(self.scenario.graphs.of(r)) for r in range(1, needed + 1)}
+            least = {j: max((r for r in pairs if (j, me.number) in pairs[r]), default=0) for j in waits}
 
         def coming(j: int) -> list[float]:
-            own = [m.arrived_s for m in me.mail[j] if m.phase == phase and m.round >= needed]
+            own = [m.arrived_s for m in me.mail[j] if m.phase == phase and m.round >= least[j]]
             return own + [m.arrived_s for m in me.mail[j] if m.phase == overtaken_by and m.round > 1]
 
         gone = {j: self.peers[j].known_gone for j in waits if not self.peers[j].here and not coming(j)}
         met = {j: len(self.peers[j].incarnations) * self.peers[j].here for j in waits}
 
         def is_done(j: int, other: Peer) -> bool:
-            if not needed or self.now >= gone.get(j, math.inf):
+            if not least[j] or self.now >= gone.get(j, math.inf):
                 return True
             if arrivals := coming(j):
                 return min(arrivals) <= self.now

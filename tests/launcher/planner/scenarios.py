@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 from sheafgossip.launcher.planner.scenario import Fault, Links, Scenario, Star, Stragglers
+from sheafgossip.topology import Graph, GraphSequence
 
 STEP_S = 0.01
 ONCE = ("crash", "leave", "join")
@@ -65,6 +66,7 @@ def scenario_of(rng: random.Random, *, calm: bool, server=False, deadlines=(0.5,
         faults=() if calm else tuple(_fault(rng, edges, clients, rounds) for _ in range(rng.randint(0, 5))),
         checkpoint_every=rng.randint(0, 3),
         star=_star(rng, clients, rounds, opening) if server else None,
+        graphs=None if server or rng.random() < 0.5 else _pattern(rng, neighbours),
     )
 
 
@@ -72,6 +74,16 @@ def _graph(rng: random.Random, clients: int) -> tuple[tuple[int, ...], ...]:
     pairs = {(rng.randrange(i), i) for i in range(1, clients)}
     pairs |= {(i, j) for j in range(clients) for i in range(j) if rng.random() < 0.4}
     return tuple(tuple(sorted({a + b - i for a, b in pairs if i in (a, b)})) for i in range(clients))
+
+
+def _pattern(rng: random.Random, neighbours: Sequence[Sequence[int]]) -> GraphSequence:
+    """Parts of a graph."""
+    directed, edges = rng.random() < 0.5, edges_of(neighbours)
+    graphs = []
+    for _ in range(rng.randint(1, 4)):
+        pairs = [(i, j) for i, j in edges if (directed or i < j) and rng.random() < 0.6]
+        graphs.append(Graph.of(len(neighbours), pairs, directed=directed))
+    return GraphSequence(tuple(graphs), rng.randint(1, 3), rng.choice([None, 7]))
 
 
 def _link(rng: random.Random, calm: bool) -> Links:

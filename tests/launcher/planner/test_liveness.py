@@ -178,7 +178,7 @@ class Process:
         anew = scenario.star is not None and first > 1 and self.planned.state_round != first - 1
         rules = dataclasses.replace(
             rules, staleness=scenario.staleness, deadline_s=scenario.deadline_s, is_server=is_server,
-            listens_in=first if anew else 0,
+            listens_in=first if anew else 0, last_heard=lambda j, round: scenario.last_round(j, self.node, round),
         )  # fmt: skip
         return WallClock(self, channels, TIMEOUT_S, stage.plan.schedules[self.node], rules)
 
@@ -206,8 +206,11 @@ class Process:
         self.clock.begin(self.planned.first)
         for round in range(self.planned.first, self.planned.last + 1):
             if self.stage.scenario.star is None:
+                to = of = self.peers.neighbours
+                if graphs := self.stage.scenario.graphs:
+                    to, of = graphs.of(round).successors(self.node), graphs.of(round).predecessors(self.node)
                 for phase in range(len(self.stage.wire.lengths)):
-                    self.peers.exchange(self._vectors(phase, round))
+                    self.peers.exchange(self._vectors(phase, round, to), of)
                     if phase == 0:
                         self.clock.sleep(0.0)
             else:
