@@ -9,12 +9,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import testing
     from .launcher.config.sections import RunConfig as Config
-    from .node.algorithms.base import Algorithm, Cost, Edge, Facts, RunFacts, SettingsError, State, Traits, Vector
+    from .node.algorithms.base import (
+        Algorithm,
+        Cost,
+        Edge,
+        Facts,
+        RunFacts,
+        SettingsError,
+        Setup,
+        State,
+        Traits,
+        Vector,
+    )
     from .node.algorithms.server import NEEDS_NEW_UPLOADS, TAKES_OLD_UPLOADS, ServerAlgorithm, weighted_mean
     from .node.assignment import Neighbour
     from .node.client import Client, RoundReport
     from .node.model.architecture import Architecture
     from .runs import Run, RunError, Sweep, Table, compare, open_run, plan, resume, run, sweep, verify
+    from .topology import Graph, GraphSequence
     from .topology.errors import UserError as Error
     from .transport.peers import Peers
 
@@ -29,6 +41,8 @@ __all__ = [
     "Edge",
     "Error",
     "Facts",
+    "Graph",
+    "GraphSequence",
     "Neighbour",
     "Peers",
     "RoundReport",
@@ -37,6 +51,7 @@ __all__ = [
     "RunFacts",
     "ServerAlgorithm",
     "SettingsError",
+    "Setup",
     "State",
     "Sweep",
     "Table",
@@ -53,13 +68,14 @@ __all__ = [
     "weighted_mean",
 ]
 _PLACES = {  # {module: its names}, where it is not ``runs``
-    "node.algorithms.base": "Algorithm Cost Edge Facts RunFacts SettingsError State Traits Vector",
+    "node.algorithms.base": "Algorithm Cost Edge Facts RunFacts SettingsError Setup State Traits Vector",
     "node.algorithms.server": "NEEDS_NEW_UPLOADS TAKES_OLD_UPLOADS ServerAlgorithm weighted_mean",
     "node.assignment": "Neighbour",
     "node.client": "Client RoundReport",
     "node.model.architecture": "Architecture",
     "transport.peers": "Peers",
     "launcher.config.sections": "RunConfig",
+    "topology": "Graph GraphSequence",
     "topology.errors": "UserError",
 }
 _OWN_NAMES = {"Config": "RunConfig", "Error": "UserError"}  # where they are called otherwise there

@@ -18,7 +18,7 @@ GROUPS = {
     "metrics.summary.TrafficTotal metrics.summary.MemoryTotal metrics.verification.Verified",
     "Algorithms": "Algorithm ServerAlgorithm Traits NEEDS_NEW_UPLOADS TAKES_OLD_UPLOADS Vector State Facts Cost "
     "SettingsError weighted_mean",
-    "What an algorithm is given": "Client Peers Edge Neighbour RunFacts RoundReport Architecture",
+    "What an algorithm is given": "Client Peers Edge Neighbour Setup Graph GraphSequence RunFacts RoundReport Architecture",
     "Tests of an algorithm": "testing.Network testing.check",
 }
 SHOWN = {  # what is public of a class that holds more
@@ -30,6 +30,7 @@ SHOWN = {  # what is public of a class that holds more
     "Neighbour": "node parameters weight samples facts",
     "Plan": "end_s events conditions",
     "Config": "",
+    "Graph": "clients edges directed of successors predecessors degree is_connected",
 }
 
 _INTRODUCTION = """\
