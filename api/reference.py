@@ -18,7 +18,8 @@ GROUPS = {
     "metrics.summary.TrafficTotal metrics.summary.MemoryTotal metrics.verification.Verified",
     "Algorithms": "Algorithm ServerAlgorithm Traits NEEDS_NEW_UPLOADS TAKES_OLD_UPLOADS Vector State Facts Cost "
     "SettingsError weighted_mean",
-    "What an algorithm is given": "Client Peers Edge Neighbour Setup Graph GraphSequence RunFacts RoundReport Architecture",
+    "What an algorithm is given": "Client Peers Edge Neighbour Setup Graph GraphSequence RunFacts RoundReport "
+    "Architecture",
     "Tests of an algorithm": "testing.Network testing.check",
 }
 SHOWN = {  # what is public of a class that holds more

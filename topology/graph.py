@@ -59,14 +59,17 @@ class Graph:
         return both, both
 
     def successors(self, client: int) -> tuple[int, ...]:
+        """Returns those that a client sends to, ascending."""
         return self._lists[0][client]
 
     def predecessors(self, client: int) -> tuple[int, ...]:
+        """Returns those that a client hears from, ascending; on an undirected graph the same ones."""
         return self._lists[1][client]
 
     neighbours = successors
 
     def degree(self, client: int) -> int:
+        """Returns how many neighbours a client has, or how many it sends to."""
         return len(self._lists[0][client])
 
     @cached_property
