@@ -28,6 +28,7 @@ CLIENT = "client"  # the column, or array, that names owners where data.client d
 _TABLES = (".csv", ".csv.gz", ".npz", ".parquet")
 _SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 _MOST_TEXTS = 64
+_OF_TEXT = 4  # bytes of a table from a byte of text, where that is short numbers
 _LEAVE_OUT = 'write data.missing = "drop" to leave these rows out, or name columns in data.drop'
 _NAMELESS = "Unnamed: "  # as pandas calls what has no name, with its number
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
@@ -60,6 +61,16 @@ class Source:
     def require_room(self, name: str, size: int) -> None:
         if size > psutil.virtual_memory().available:
             raise self.wrong(f"{name} takes {size / 1e9:,.1f} GB, more than the memory that is free")
+
+    def require_parquet_room(self, path: Path) -> None:
+        """Its last bytes tell what will be unpacked. Raises ImportError and what pyarrow raises, too."""
+        import pyarrow.parquet
+
+        about = pyarrow.parquet.read_metadata(path)
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+        taken = sum(max(column.total_uncompressed_size, 0) + 8 * max(column.num_values, 0) for column in columns)
+        self.require_room("what it holds", taken)
 
     def npz(self) -> NpzFile:
         self.require_file()
@@ -179,9 +190,12 @@ def _read_columns(source: Source) -> tuple["DataFrame", list[str]]:
         if source.path.suffix == ".npz":
             frame = pandas.DataFrame(columns)
         elif source.path.suffix == ".parquet":
+            source.require_parquet_room(source.path)
             frame = pandas.read_parquet(source.path).rename(columns=str)
         else:
             frame, told = _csv(source)
+    except DataError:
+        raise
     except ImportError as error:
         raise source.wrong(f"Parquet needs pyarrow: {install('parquet')}, or use .csv or .npz") from error
     except Exception as error:  # whatever the parsers of pandas and pyarrow raise, the bytes are at fault
@@ -202,13 +216,29 @@ def _csv(source: Source) -> tuple["DataFrame", list[str]]:
         words = column.dropna().astype(str).str
         return words.fullmatch(r"\s*[-+]?\d+,\d+\s*").any() and words.fullmatch(r"[-+\d,\s]+").all()
 
+    size = 0
     with gzip.open(source.path, "rb") if source.path.suffix == ".gz" else source.path.open("rb") as file:
         outside = file.readline(1 << 20).decode(errors="replace").split('"')[::2]
+        while piece := file.read(1 << 20):
+            size += len(piece)
+            source.require_room("what it holds", _OF_TEXT * size)
     separator = max(_SEPARATORS, key="".join(outside).count)  # a comma where none of them does
     frame, told = pandas.read_csv(source.path, sep=separator), f"{_SEPARATORS[separator]} stands between its columns"
+    if all(map(_is_number, frame)) and not all(name.isdecimal() for name in frame):
+        raise source.wrong(
+            f"its first line holds numbers ({some(list(frame), 3)}); it must hold the names of the columns"
+        )
     if separator == ";" and any(_is_text(frame[name]) and has_decimal_comma(frame[name]) for name in frame):
         return pandas.read_csv(source.path, sep=separator, decimal=","), [f"{told}, a comma in its numbers"]
     return frame, [] if separator == "," else [told]
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_text(column: "Series") -> bool:
@@ -327,6 +357,7 @@ def load_sensors(section: DataSection) -> Pool:
     (horizon,) values that follow. .csv or .parquet: a column a sensor, a row a moment (column time is left out); .npz:
     an array values or data of shape (moments, sensors) or (moments, sensors, channels), of which the first is read."""
     source, names = Source.of(section, "the .csv, .npz or .parquet file"), None
+    told: list[str] = []
     if source.path.suffix == ".npz":
         with source.npz() as file:
             name = next((name for name in ("values", "data") if name in file.files), None)
@@ -337,10 +368,12 @@ def load_sensors(section: DataSection) -> Pool:
             raise source.wrong(f"{name} has shape {values.shape}; allowed are (moments, sensors) and (.., channels)")
         values = source.finite(name, values if values.ndim == 2 else values[:, :, 0])
     else:
-        frame = _read_columns(source)[0].drop(columns="time", errors="ignore")
+        frame, told = _read_columns(source)
+        frame = frame.drop(columns="time", errors="ignore")
         if not len(frame.columns):
             raise source.wrong("it has no column of a sensor")
         names = tuple(frame)
+        told.append(f"sensors: {some(names)}")
         values = np.stack([source.finite(name, _values(frame[name])) for name in names], axis=1)
     moments, sensors = values.shape
     length = section.window + section.horizon
@@ -351,4 +384,6 @@ def load_sensors(section: DataSection) -> Pool:
     spans = np.lib.stride_tricks.sliding_window_view(values, length, axis=0).reshape(-1, length)
     owner = np.tile(np.arange(sensors), moments - length + 1)
     x, y = np.ascontiguousarray(spans[:, : section.window]), np.ascontiguousarray(spans[:, section.window :])
-    return Pool(x, y, "regression", outputs=section.horizon, client=owner, owners=names, in_time_order=True)
+    return Pool(
+        x, y, "regression", outputs=section.horizon, client=owner, owners=names, in_time_order=True, told=tuple(told)
+    )

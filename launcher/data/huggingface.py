@@ -119,7 +119,6 @@ def _table(source: Source, files: list[Path]) -> "pa.Table":
 
 
 def _batches(source: Source, path: Path) -> "Iterator[pa.RecordBatch]":
-    """What a Parquet file will take is told by its last bytes, before anything is unpacked."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -129,11 +128,8 @@ def _batches(source: Source, path: Path) -> "Iterator[pa.RecordBatch]":
                 batch.validate(full=True)  # what offsets lead to would otherwise be read unseen
                 yield batch
         return
+    source.require_parquet_room(path)
     with pq.ParquetFile(path) as parquet:
-        groups = (parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups))
-        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-        taken = sum(max(column.total_uncompressed_size, 0) + 8 * max(column.num_values, 0) for column in columns)
-        source.require_room("what it holds", taken)
         yield from parquet.iter_batches()
 
 

@@ -20,6 +20,7 @@ from ..config.data import DataSection
 from .files import Source, first_line, load_npz, load_sensors, load_table
 from .huggingface import load_huggingface
 from .leaf import load_leaf
+from .matlab import load_matlab
 from .own import load_own
 from .pool import DataError, Pool
 
@@ -211,59 +212,10 @@ def _load_har(section: DataSection) -> Pool:
     return Pool(x, y - 1, "classification", outputs=6, **source.owners("subject", subject))
 
 
-def _load_matlab(section: DataSection) -> Pool:
-    """Multi-task data, a task a client: school, vehicle, gleam (docs/data.md). The cell arrays X and Y have an entry a
-    task: X{t} is (n_t, features), Y{t} holds n_t numbers; of two labels, -1 and 1 in the published files, the smaller
-    one is class 0."""
-    source = Source.of(section, f"{section.dataset}.mat, or the folder with it")
-    if source.path.is_dir():
-        source = Source(source.path / f"{section.dataset}.mat")
-    inputs, outcomes = _cells(source)
-    if len(inputs) != len(outcomes):
-        raise source.wrong(f"X has {len(inputs)} cells and Y has {len(outcomes)}")
-    features = inputs[0].shape[-1]
-    for task, (x, y) in enumerate(zip(inputs, outcomes, strict=True), start=1):
-        if x.ndim != 2 or x.shape[1] != features or x.size == 0:
-            raise source.wrong(f"X{{{task}}} has shape {x.shape}; needed is (samples, {features}), as in X{{1}}")
-        if y.size != len(x) or max(y.shape) != y.size:
-            raise source.wrong(f"Y{{{task}}} has shape {y.shape}, but X{{{task}}} has {len(x)} samples")
-    owner = np.repeat(np.arange(len(inputs)), [len(x) for x in inputs])
-    x, y = source.finite("X", np.concatenate(inputs)), np.concatenate([y.reshape(-1) for y in outcomes])
-    if section.dataset == "school":
-        return Pool(x, source.finite("Y", y)[:, None], "regression", outputs=1, client=owner)
-    labels, classes = source.codes("Y", y)
-    if len(labels) != 2:
-        raise source.wrong(f"Y holds {len(labels)} different labels; needed are two, like -1 and 1")
-    return Pool(x, classes, "classification", outputs=2, client=owner)
-
-
-def _cells(source: Source) -> list[list[np.ndarray]]:
-    from scipy.io import loadmat
-
-    source.require_file()
-    try:
-        found = loadmat(source.path, appendmat=False, variable_names=("X", "Y"))
-    except NotImplementedError as error:
-        raise source.wrong("this is a MATLAB file of version 7.3; save it with -v7") from error
-    except Exception as error:  # whatever the parser raises, the bytes are at fault
-        raise source.wrong("this is not a MATLAB file, or it is damaged") from error
-    if missing := [name for name in "XY" if name not in found]:
-        raise source.wrong(f"it lacks {' and '.join(missing)}; needed are cells X and Y")
-    for name in "XY":
-        cells = found[name]
-        if cells.dtype != object or cells.size == 0 or max(cells.shape) != cells.size:
-            is_now = f"{name} has shape {cells.shape} and type {cells.dtype}"
-            raise source.wrong(f"{is_now}; needed is a row of cells, one a task")
-        for task, entry in enumerate(cells.flat, start=1):
-            if not isinstance(entry, np.ndarray) or entry.dtype.kind not in "biuf":
-                raise source.wrong(f"{name}{{{task}}} is not an array of whole or real numbers")
-    return [list(found[name].flat) for name in "XY"]
-
-
 _LOADERS: dict[str, Callable[[DataSection], Pool]] = {
     **{"digits": _load_digits, "cifar10": _load_cifar10},
     **dict.fromkeys(("mnist", "fashion-mnist"), _load_mnist),
-    **dict.fromkeys(("school", "vehicle", "gleam"), _load_matlab),
+    **dict.fromkeys(("school", "vehicle", "gleam"), load_matlab),
     **{"har": _load_har, "sensors": load_sensors, "npz": load_npz, "own": load_own, "table": load_table},
     **{"huggingface": load_huggingface, "leaf": load_leaf},
 }
