@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .config_file import differing, read_config, setting_of, short_names
-from .figures import AVERAGED, COLUMNS, COUNT, FIGURES, METRIC, Figure, plus_minus
+from .figures import COUNT, METRIC, Figure, averaged_of, figure_of, figures_of, plus_minus
 from .reader import open_records
-from .store import CLIENTS
-from .summary import RunSummary, mean, standard_error, summarize
+from .summary import RunSummary, last_of, mean, standard_error, summarize
 from .text import UNKNOWN, new_table, short
 
 if TYPE_CHECKING:  # rich costs every process that imports it, and most only want the numbers
@@ -49,28 +48,26 @@ class Group:
         return self.runs[0]
 
     def estimate(self, figure: str) -> Estimate | None:
-        """Estimates one of AVERAGED; None unless every run has it."""
-        values = [value for run in self.runs if (value := AVERAGED[figure].of(run)) is not None]
+        """Estimates the figure of that key; None unless every run has it."""
+        values = [value for run in self.runs if (value := figure_of(figure).of(run)) is not None]
         return Estimate(mean(values), standard_error(values)) if len(values) == len(self.runs) else None
 
     def with_error(self, figure: str) -> Estimate | None:
-        """Estimates as far as one run tells an error: the metric varies over its clients, what is exact does not."""
+        """Estimates as far as one run tells an error: a metric varies over its clients, what is exact does not."""
         estimate = self.estimate(figure)
         if estimate is None or len(self.runs) > 1:
             return estimate
-        if figure == "test_metric" and self.run.final is not None:
-            return Estimate(estimate.mean, self.run.final.standard_error)
-        return Estimate(estimate.mean, 0.0 if AVERAGED[figure].exact else math.nan)
+        return Estimate(estimate.mean, figure_of(figure).error_of(self.run))
 
     def text(self, figure: Figure) -> str:
         estimate = self.with_error(figure.key)
         if estimate is None:
             reached = sum(figure.of(run) is not None for run in self.runs)
-            missing = figure.missing if figure.key == "test_metric" else UNKNOWN
+            missing = figure.missing if figure.is_mean else UNKNOWN
             return f"by {reached} of {len(self.runs)}" if reached and figure.unit is COUNT else missing
         if figure.unit is METRIC:
-            error = estimate.standard_error if figure.key == "test_metric" else math.nan
-            return plus_minus(self.run.metric, estimate.mean, error)
+            error = estimate.standard_error if figure.is_mean else math.nan
+            return plus_minus(figure.metric or self.run.metric, estimate.mean, error)
         whole = figure.unit is COUNT and len(self.runs) == 1
         return figure.unit.text(estimate.mean) if whole else short(estimate.mean / figure.unit.size)
 
@@ -88,7 +85,7 @@ class Group:
         return f"{self.name} ({remarks})" if remarks else self.name
 
     def as_dict(self) -> dict[str, Any]:
-        figures = {name: self.estimate(name) for name in AVERAGED}
+        figures = {name: self.estimate(name) for name in averaged_of(self.runs)}
         errors = {name: found.standard_error if found else math.nan for name, found in figures.items()}
         about: dict[str, Any] = {"name": self.name, "algorithm": self.run.algorithm, "metric": self.run.metric}
         return about | {
@@ -145,11 +142,13 @@ class Comparison:
             if group.run.status == "finished" and not group.flaw
             if (estimate := group.with_error(figure)) is not None
         }
-        metrics = {self.groups[number].run.metric for number in found}
+        shown = figure_of(figure)
+        directions = {self._direction(shown, self.groups[number].run) for number in found}
         unknown = any(math.isnan(each.standard_error) for each in found.values())
-        if len({each.mean for each in found.values()}) < 2 or len(metrics) > 1 or unknown:
+        if len({each.mean for each in found.values()}) < 2 or len(directions) > 1 or unknown:
             return [""] * len(self.groups)
-        better = max if AVERAGED[figure].as_metric and metrics == {"accuracy"} else min
+        ((_, higher_is_better),) = directions
+        better = max if higher_is_better else min
         best = better(found, key=lambda number: found[number].mean)
         close = []
         for number, each in found.items():
@@ -160,21 +159,27 @@ class Comparison:
         mark: Mark = "best" if len(close) == 1 else "close"
         return [mark if number in close else "" for number in range(len(self.groups))]
 
+    @staticmethod
+    def _direction(figure: Figure, run: RunSummary) -> tuple[str, bool]:
+        """Returns the run's test metric, and whether more of the figure is better."""
+        spread = figure.spread_of(run)
+        return run.metric, spread is not None and spread.higher_is_better
+
     def difference(self, figure: str, number: int, other: int) -> Estimate | None:
-        """Estimates it from the figure in runs of the same seed; of single runs, from the test metric of the same
-        client, whom seed and data determine. None where runs or clients have not their like in the other group."""
+        """Estimates it from the figure in runs of the same seed; of single runs, from the metric of the same client,
+        whom seed and data determine. None where runs or clients have not their like in the other group."""
+        shown = figure_of(figure)
         apart = {key.partition(".")[0] for key in differing([self.settings[number], self.settings[other]])}
         ours, theirs = ({run.seed: run for run in self.groups[group].runs} for group in (number, other))
         if apart & {"clients", "data"} or "clients" not in self.settings[number] or ours.keys() != theirs.keys():
             return None
-        values: list[dict[int, float | None]] = []
+        values: list[Mapping[int, float | None]] = []
         if len(ours) > 1:
-            values = [{seed: AVERAGED[figure].of(run) for seed, run in runs.items()} for runs in (ours, theirs)]
-        elif figure == "test_metric":
+            values = [{seed: shown.of(run) for seed, run in runs.items()} for runs in (ours, theirs)]
+        elif shown.is_mean:
             for run in (*ours.values(), *theirs.values()):
-                with open_records(run.folder, check=("round",)) as records:
-                    last = records.execute(f"SELECT node, test_metric FROM last_test_metric WHERE {CLIENTS}")
-                    values.append(dict(last))
+                with open_records(run.folder, check=("round", "metric")) as records:
+                    values.append(last_of(records, shown.metric))
         if not values or values[0].keys() != values[1].keys():
             return None
         pairs = [(value, values[1][key]) for key, value in values[0].items()]
@@ -211,13 +216,14 @@ def _one(run: RunSummary, target: float | None, every: bool) -> "Table":
     table.add_column(justify="right")
     table.add_row("status", run.status + (f", but {run.divergence.kind}" if run.divergence else ""))
     table.add_row("rounds completed by all", f"{run.rounds}" + (f", but for {run.gone} gone" if run.gone else ""))
-    rows = [figure.line(run) for figure in FIGURES if figure.brief]
+    figures = figures_of([run])
+    rows = [figure.line(run) for figure in figures if figure.brief]
     if every:
         rows += [("algorithm", run.algorithm), ("clients", str(run.clients))]
-        rows += [figure.line(run) for figure in FIGURES if not figure.brief and not figure.of_target]
+        rows += [figure.line(run) for figure in figures if not figure.brief and not figure.of_target]
     if target is not None:
         in_virtual_time = run.conditions is not None and run.conditions.virtual_s is not None
-        shown = (each for each in FIGURES if each.of_target and (in_virtual_time or "virtual" not in each.title))
+        shown = (each for each in figures if each.of_target and (in_virtual_time or "virtual" not in each.title))
         rows += [figure.line(run, target) for figure in shown]
     for row in filter(None, rows):
         table.add_row(*row)
@@ -226,11 +232,12 @@ def _one(run: RunSummary, target: float | None, every: bool) -> "Table":
 
 def columns_of(groups: Sequence[Group], target: float | None = None) -> dict[str, Figure]:
     """Returns {title: figure} of every column that any group has a figure for, and of the target's."""
-    metrics = sorted({run.metric for group in groups for run in group.runs})
-    there = {"test_metric"} | {each.key for each in COLUMNS if any(group.estimate(each.key) for group in groups)}
+    runs = [run for group in groups for run in group.runs]
+    metrics, columns = sorted({run.metric for run in runs}), [each for each in figures_of(runs) if each.head]
+    there = {"test_metric"} | {each.key for each in columns if any(group.estimate(each.key) for group in groups)}
     if target is not None:
-        there |= {each.key for each in COLUMNS if each.of_target and ("virtual_s" in there or each.head != "virtual")}
-    return {figure.column(metrics, target): figure for figure in COLUMNS if figure.key in there}
+        there |= {each.key for each in columns if each.of_target and ("virtual_s" in there or each.head != "virtual")}
+    return {figure.column(metrics, target): figure for figure in columns if figure.key in there}
 
 
 def _fitting(columns: Mapping[str, Figure], cells: Mapping[str, Any], width: int, highest: int) -> dict[str, Any]:

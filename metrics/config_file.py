@@ -111,6 +111,14 @@ def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flat(config).items() if key not in ("seed", "name")}
 
 
+def own_metrics(config: Mapping[str, Any]) -> dict[str, bool]:
+    """Returns {name: whether higher is better} of the metrics of the user's own, in their order."""
+    section = config.get("evaluation")
+    tables = section.get("metrics") if isinstance(section, dict) else None
+    named = [table for table in tables if isinstance(table, dict)] if isinstance(tables, list) else []
+    return {str(table["name"]): table.get("better") != "lower" for table in named if "name" in table}
+
+
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the keys that do not have the same value everywhere, or are not everywhere; settings that only one
     algorithm has go without saying: the algorithm's name tells of them."""

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
@@ -15,12 +16,13 @@ from typing import Any
 from ..topology.errors import UserError, install
 from .comparison import Comparison, Estimate
 from .config_file import read_config, setting_of
-from .figures import AVERAGED
+from .figures import averaged_of
 from .reader import RunReader, metric_of, open_records, read_frame, relations, runs_in
 from .records import TABLES
 from .store import CLIENTS, RunFolderError
 from .summary import mean, summarize, worst
 
+_OWN_METRICS = "SELECT round, node, name, value FROM metric WHERE value IS NOT NULL"
 EVENT_FILE = "events.out.tfevents.sheafgossip"  # TensorBoard opens files with "tfevents" in their name
 _NEEDED = {"csv": None, "parquet": "pyarrow", "json": None, "tensorboard": "tensorboard"}  # the package that writes it
 Rows = tuple[Sequence[str], Iterable[Sequence[Any]]]  # columns, and rows that can be read once
@@ -151,17 +153,22 @@ def _scalars(records: sqlite3.Connection) -> Iterator[tuple[int, float, Mapping[
     accuracy = metric_of(records) == "accuracy"
     payload = dict(records.execute("SELECT round, sum(payload_bytes) FROM traffic GROUP BY round"))
     memory = f"SELECT wall_s, node, pss FROM resource WHERE {CLIENTS} ORDER BY wall_s, resource.rowid"
+    metrics = defaultdict[tuple[int, int], dict[str, float]](dict)  # of the user's own
+    for round, node, name, value in records.execute(_OWN_METRICS) if "metric" in relations(records) else ():
+        metrics[round, node][f"metric.{name}"] = value
     samples, pss = records.execute(memory).fetchall()[::-1], dict[int, int]()  # of each client the latest
     query = f"SELECT round, node, wall_s, {', '.join(tags)} FROM round WHERE {CLIENTS} ORDER BY round, node"
     for round, of_round in groupby(records.execute(query), itemgetter(0)):
         rows = [
-            (node, wall_s, {tag: value for tag, value in zip(tags, values, strict=True) if value is not None})
+            (node, wall_s, _known(dict(zip(tags, values, strict=True))) | metrics[round, node])
             for _, node, wall_s, *values in of_round
         ]
         last_s = max(wall_s for _, wall_s, _ in rows)
-        known = {tag: [own[tag] for *_, own in rows if tag in own] for tag in tags}
-        scalars = {f"mean/{tag}": mean(values) for tag, values in known.items() if values}
-        if known["test_metric"]:
+        known = defaultdict[str, list[float]](list)
+        for tag, value in (each for *_, own in rows for each in own.items()):
+            known[tag].append(value)
+        scalars = {f"mean/{tag}": mean(values) for tag, values in known.items()}
+        if "test_metric" in known:
             scalars["worst_10/test_metric"] = worst(known["test_metric"], 0.1, higher_is_better=accuracy)
         if round in payload:
             scalars["sum/payload_bytes"] = payload[round]
@@ -176,6 +183,10 @@ def _scalars(records: sqlite3.Connection) -> Iterator[tuple[int, float, Mapping[
                 yield round, wall_s, {f"client_{node:04d}/{tag}": value for tag, value in own.items()}
 
 
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {tag: value for tag, value in values.items() if value is not None}
+
+
 def write_groups(path: Path, comparison: Comparison) -> None:
     """Writes a line a group. Raises ExportError."""
     _write_rows(path, rows_of_groups(comparison))
@@ -183,13 +194,13 @@ def write_groups(path: Path, comparison: Comparison) -> None:
 
 def rows_of_groups(comparison: Comparison) -> list[dict[str, Any]]:
     """Returns for each group its keys, how many runs it has, and figures with the standard error over them."""
-    rows = []
+    rows, figures = [], averaged_of(run for group in comparison.groups for run in group.runs)
     for group, setting in zip(comparison.groups, comparison.settings, strict=True):
         row = {key: _value(setting.get(key)) for key in comparison.keys}
         row |= {"run": group.name, "status": group.run.status, "runs": len(group.runs)}
         row |= {"seeds": " ".join(str(run.seed) for run in group.runs), "metric": group.run.metric}
         row |= {"flaw": group.flaw or None}
-        for figure in AVERAGED:
+        for figure in figures:
             estimate = group.estimate(figure) or Estimate(math.nan, math.nan)
             row |= {figure: _value(estimate.mean), f"{figure}_se": _value(estimate.standard_error)}
         rows.append(row)
@@ -209,7 +220,7 @@ def write_runs(path: Path, folders: Iterable[Path], keys: Sequence[str]) -> None
         row |= {"seed": run.seed, "status": run.status, "rounds": run.rounds, "metric": run.metric}
         if run.status == "finished":
             row |= {"flaw": run.divergence.kind if run.divergence else None}
-            row |= {name: _value(figure.of(run)) for name, figure in AVERAGED.items()}
+            row |= {name: _value(figure.of(run)) for name, figure in averaged_of([run]).items()}
         rows.append(row)
     _write_rows(path, rows)
 

@@ -1,12 +1,13 @@
-"""Every figure of a run: how it is computed, printed and compared. A new figure is one more entry of FIGURES."""
+"""Every figure of a run: how it is computed, printed and compared. A new figure is one more entry of FIGURES; those of
+the user's own metrics come with the runs that have them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from .summary import RunSummary
+from .summary import RunSummary, Spread
 from .text import UNKNOWN, metric_text, short
 
 Values = Callable[[RunSummary], float | None]  # None: the run has no such figure
@@ -21,6 +22,7 @@ class Unit(NamedTuple):
         return short(value / self.size) if self.decimals is None else f"{value / self.size:,.{self.decimals}f}"
 
 
+_OWN = "metric."  # what keys of metrics of the user's own begin with
 METRIC, COUNT = Unit(), Unit(decimals=0)  # the first is printed as the run's test metric is
 MB, TERA, PERCENT = Unit("MB", 1e6, 2), Unit("", 1e12), Unit("%", 0.01, 1)
 SECONDS, VIRTUAL_SECONDS = Unit("s", decimals=1), Unit("s")
@@ -38,13 +40,24 @@ class Figure:
     brief: bool = False  # one of the few that a summary shows first
     hide: Literal["never", "unknown", "zero"] = "never"  # when a summary leaves its line out
     missing: str = UNKNOWN
-    as_metric: bool = False  # better in the direction of the test metric; every other one is better where it is lower
+    spread: Callable[[RunSummary], Spread | None] | None = None
+    """Over clients, of a metric whose direction is that of the figure; every other one is better where it is lower."""
+    is_mean: bool = False  # of the spread: its standard error over clients is told, too
+    metric: str = ""  # whose it is, if not the run's test metric
     exact: bool = False  # one run tells it; of the others one run does not tell how much they vary
     print: Callable[[RunSummary, float], str] | None = None  # what the unit cannot
 
     @property
     def of_target(self) -> bool:
         return "{target}" in self.title
+
+    def spread_of(self, run: RunSummary) -> Spread | None:
+        return self.spread(run) if self.spread else None
+
+    def error_of(self, run: RunSummary) -> float:
+        """Returns what one run tells of its standard error; nan: nothing."""
+        spread = self.spread_of(run) if self.is_mean else None
+        return spread.standard_error if spread else 0.0 if self.exact else math.nan
 
     def line(self, run: RunSummary, target: float | None = None) -> tuple[str, str] | None:
         """Returns title and text for the summary of a run; None where it is left out."""
@@ -54,7 +67,9 @@ class Figure:
         title = self.title.format(metric=run.metric, target=target_text([run.metric], target))
         text = self.missing
         if value is not None:
-            plain = metric_text(run.metric, value) if self.unit is METRIC else self.unit.text(value)
+            metric = self.metric or run.metric
+            told = plus_minus(metric, value, self.error_of(run)) + (" %" if metric == "accuracy" else "")
+            plain = told if self.unit is METRIC else self.unit.text(value)
             text = self.print(run, value) if self.print else plain
         return f"{title}, {self.unit.name}" if self.unit.name else title, text
 
@@ -99,11 +114,6 @@ def plus_minus(metric: str, mean: float, error: float) -> str:
     return metric_text(metric, mean, "") + ("" if math.isnan(error) else f" ± {metric_text(metric, error, '')}")
 
 
-def _with_error(run: RunSummary, mean: float) -> str:
-    error = run.final.standard_error if run.final else math.nan
-    return plus_minus(run.metric, mean, error) + (" %" if run.metric == "accuracy" else "")
-
-
 def _squared(run: RunSummary, variance: float) -> str:
     return f"{1e4 * variance:.2f} %²" if run.metric == "accuracy" else f"{variance:.4g}"
 
@@ -114,18 +124,19 @@ def _with_share(run: RunSummary, count: float) -> str:
 
 OPENING = overhead("greeting", "ready", "handshake", "hello")  # of connections; confirmations are sent all along
 _sent, _ran = partial(_at, needs="measured"), partial(_at, needs="processes_measured")
+_FINAL: Any = _at("final")
 _SUM, _COMMON = "sum over clients", "of the model that all clients have in common"
 
 FIGURES = (
     Figure("test {metric}, mean over clients ± standard error", _at("final.mean"), METRIC, "test_metric",
-           "{metric}\n± s.e.", brief=True, missing="not evaluated", as_metric=True, print=_with_error),
+           "{metric}\n± s.e.", brief=True, missing="not evaluated", spread=_FINAL, is_mean=True),
     Figure("standard deviation", _at("final.std"), METRIC, "std"),
     Figure("variance", _at("final.variance"), METRIC, "variance", print=_squared),
     Figure("mean of the worst 10% of clients", _at("final.worst_10"), METRIC, "worst_10", "worst\n10%", 5,
-           brief=True, as_metric=True),
-    Figure("mean of the worst 20% of clients", _at("final.worst_20"), METRIC, "worst_20", as_metric=True),
+           brief=True, spread=_FINAL),
+    Figure("mean of the worst 20% of clients", _at("final.worst_20"), METRIC, "worst_20", spread=_FINAL),
     Figure("test {metric} of the common model", _at("global_metric"), METRIC, "global_metric", "common\nmodel", 7,
-           _COMMON, brief=True, hide="unknown", as_metric=True),
+           _COMMON, brief=True, hide="unknown", spread=_FINAL),
     Figure("messages", _sent("traffic.messages"), COUNT),
     Figure("payload (vectors alone)", _sent("traffic.payload_bytes"), MB, "payload_bytes", "payload", 10,
            brief=True, exact=True),
@@ -177,4 +188,26 @@ FIGURES = (
     Figure("wire to reach {target} in virtual time", _sent("reached_virtually.wire_bytes"), MB, hide="unknown"),
 )  # fmt: skip
 AVERAGED = {figure.key: figure for figure in FIGURES if figure.key}  # over the runs of a group, by name
-COLUMNS = tuple(figure for figure in FIGURES if figure.head)
+
+
+def figures_of(runs: Iterable[RunSummary]) -> tuple[Figure, ...]:
+    """Returns FIGURES, and behind those of the test metric those of the metrics that users have brought."""
+    own = dict.fromkeys(name for run in runs for name in run.metrics)
+    place = 1 + FIGURES.index(AVERAGED["global_metric"])
+    return (*FIGURES[:place], *map(_own, own), *FIGURES[place:])
+
+
+def _own(name: str) -> Figure:
+    """Returns that of a metric of the user's own."""
+    title, spread = name.replace("{", "{{").replace("}", "}}"), lambda run: run.metrics.get(name)
+    return Figure(f"{title}, mean over clients ± standard error", lambda run: (found := spread(run)) and found.mean,
+                  METRIC, f"{_OWN}{name}", f"{title}\n± s.e.", 12, brief=True, hide="unknown", spread=spread,
+                  is_mean=True, metric=name)  # fmt: skip
+
+
+def averaged_of(runs: Iterable[RunSummary]) -> dict[str, Figure]:
+    return {figure.key: figure for figure in figures_of(runs) if figure.key}
+
+
+def figure_of(key: str) -> Figure:
+    return AVERAGED[key] if key in AVERAGED else _own(key.removeprefix(_OWN))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .config_file import differing, flat, read_config, require_plain_file
 from .records import COLLECTOR, COLUMNS, FORK_SERVER, LARGEST_NODE, LAUNCHER, TABLES
 from .store import CREATE_VIEWS, PREPARED, PRIMARY_KEYS, VIEWS, RunFolderError, require_version
-from .text import label
+from .text import TEST_METRICS, label
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +21,6 @@ _LONGEST_VALUE = 4 << 20  # bytes; no record is longer
 _AT_ONCE = 100_000  # steps of SQLite's machine
 # What reading may take: a summary takes some two steps for each byte, and a second is some 50 million.
 _STEPS, _STEPS_A_BYTE = 50_000_000, 40
-_METRICS = ("accuracy", "mse")
 _LONGEST_TIME = 1e12  # seconds
 _LARGEST = {"round": 2**53, "used_round": 2**53, "phase": 2**31, "pid": 2**31 - 1}
 _RANGES = {column: f" BETWEEN 0 AND {largest}" for column, largest in _LARGEST.items()} | dict.fromkeys(
@@ -133,8 +132,8 @@ def _prepared(run: Path) -> tuple[str, int]:
 
 def metric_of(records: sqlite3.Connection) -> str:
     metric = records.execute("SELECT coalesce(max(value), 'accuracy') FROM meta WHERE key = 'metric'").fetchone()[0]
-    if metric not in _METRICS:
-        raise RunFolderError(f"run.sqlite: metric = {metric!r:.80}; allowed: {', '.join(_METRICS)}")
+    if metric not in TEST_METRICS:
+        raise RunFolderError(f"run.sqlite: metric = {metric!r:.80}; allowed: {', '.join(TEST_METRICS)}")
     return metric
 
 

@@ -71,6 +71,9 @@ WHERE next IS NULL OR next < cpu_s + elapsed_s GROUP BY node, part;
 CREATE VIEW IF NOT EXISTS last_test_metric AS
 SELECT node, max(round) AS round, test_metric FROM round WHERE test_metric IS NOT NULL GROUP BY node;
 
+CREATE VIEW IF NOT EXISTS last_metric AS
+SELECT node, name, max(round) AS round, value FROM metric WHERE value IS NOT NULL GROUP BY node, name;
+
 CREATE VIEW IF NOT EXISTS owner AS
 SELECT key AS node, value AS owner
 FROM json_each((SELECT value FROM meta WHERE key = 'owners')) WHERE value <> '';

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import events, lock
-from .config_file import read_config
+from .config_file import own_metrics, read_config
 from .events import completed_rounds, gone_clients
 from .reader import metric_of, open_records
 from .records import LAUNCHER, TABLES
@@ -64,19 +64,23 @@ def _checked(values: ArrayLike) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
+    """How a metric of each client is spread over the clients."""
+
     mean: float
     std: float  # of the population, as the variance is: the clients are all there are
     standard_error: float
     variance: float
     worst_10: float
     worst_20: float
+    higher_is_better: bool
 
     @classmethod
     def of(cls, values: ArrayLike, *, higher_is_better: bool = True) -> "Spread":
         tenth, fifth = (worst(values, share, higher_is_better) for share in (0.1, 0.2))
         with np.errstate(invalid="ignore"):
             variance = float(np.var(_checked(values)))
-        return cls(mean(values), math.sqrt(variance), standard_error(values), variance, tenth, fifth)
+        error = standard_error(values)
+        return cls(mean(values), math.sqrt(variance), error, variance, tenth, fifth, higher_is_better)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,7 @@ class RunSummary:
     rounds: int  # that every client has completed, apart from those that are gone
     metric: str
     final: Spread | None  # of each client's last evaluation, also of those that are gone
+    metrics: dict[str, Spread]  # the same of metrics of the user's own, where it is a number; by name
     traffic: TrafficTotal
     overhead_bytes: dict[str, int]  # wire bytes outside the rounds, by kind
     memory: MemoryTotal
@@ -165,7 +170,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             status = "running" if lock.is_held(folder) else "interrupted"  # its last event is missing
         measured = config.get("measuring", {}).get("enabled", True)
         gone, conditions = gone_clients(records), events.conditions_of(records)
-        evaluated = [value for (value,) in records.execute(f"SELECT test_metric FROM last_test_metric WHERE {CLIENTS}")]
+        evaluated = list(last_of(records).values())
         in_virtual_time = conditions is not None and conditions.virtual_s is not None
         global_metric = None
         if "global_metric" in [column for _, column, *_ in records.execute("PRAGMA table_info(round)")]:  # else older
@@ -181,6 +186,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             rounds=max(0, completed_rounds(records, gone)),
             metric=metric,
             final=Spread.of(evaluated, higher_is_better=metric == "accuracy") if evaluated else None,
+            metrics=_own_metrics(records, config),
             traffic=_traffic(records, "traffic"),
             overhead_bytes=dict(records.execute(_OVERHEAD)),
             memory=_memory(records),
@@ -192,6 +198,20 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             reached=None if target is None else bytes_to_reach(folder, target),
             reached_virtually=virtual_time_to_reach(folder, target) if target is not None and in_virtual_time else None,
         )
+
+
+def last_of(records: sqlite3.Connection, metric: str = "") -> dict[int, float]:
+    """Returns {client: what its last evaluation found} of a metric of the user's own, or else of the test metric."""
+    query, parameters = f"SELECT node, test_metric FROM last_test_metric WHERE {CLIENTS}", list[str]()
+    if metric:
+        query, parameters = f"SELECT node, value FROM last_metric WHERE name = ? AND {CLIENTS}", [metric]
+    return dict(records.execute(query, parameters))
+
+
+def _own_metrics(records: sqlite3.Connection, config: dict[str, Any]) -> dict[str, Spread]:
+    """Returns those that the configuration names, in its order."""
+    found = {name: (list(last_of(records, name).values()), higher) for name, higher in own_metrics(config).items()}
+    return {name: Spread.of(values, higher_is_better=higher) for name, (values, higher) in found.items() if values}
 
 
 def labels_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:

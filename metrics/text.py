@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # they cost every process that imports them, and most print n
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
 
+TEST_METRICS = ("accuracy", "mse")
 UNKNOWN = "–"  # stands for a figure that is not known, or that a run does not record
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but tab and line feed

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
+from ..metrics.text import TEST_METRICS
 from ..topology.section import Count, Index, Needs, NotNegative, Positive, Read, Section, WordOrTable
 from ..transport.codecs import CodecName
 
@@ -165,19 +166,22 @@ class Training(Section):
 
 @dataclass(frozen=True)
 class MetricSettings(Section):
-    """A metric of your own, in table ``metric`` of the records."""
+    """A metric of your own: in table ``metric`` of the records, and beside accuracy wherever figures are shown."""
 
     use: str
     """"FILE.py:NAME" or "package.module:NAME": a function of the outputs (samples, outputs) for all test samples of a
     client, the targets, and ``options``, as NumPy arrays, that returns a number."""
     name: Annotated[str, MaxLen(100)] = ""
     """What it is called; by default as the function."""
+    better: Literal["higher", "lower"] = "higher"
+    """Which values are better, where runs are compared and clients that fare worst are told."""
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of that function."""
 
-    @property
-    def label(self) -> str:
-        return self.name or self.use.rpartition(":")[2]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.use.rpartition(":")[2])
+        if self.name in TEST_METRICS:
+            raise ValueError(f"name = {self.name!r}: that is what a run's own test metric is called")
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ class Evaluation(Section):
     """Metrics of your own, beside accuracy or the squared error."""
 
     def __post_init__(self) -> None:
-        names = [metric.label for metric in self.metrics]
+        names = [metric.name for metric in self.metrics]
         if twice := [name for number, name in enumerate(names) if name in names[:number]]:
             raise ValueError(f"metrics: two are called {twice[0]}; give one another name")
 

@@ -19,7 +19,7 @@ from ...node.algorithms import ALGORITHMS, Algorithm, link
 from ...node.algorithms.base import Setup
 from ...node.algorithms.flt import FLT, Autoencoder, EncoderError
 from ...node.assignment import Assignment, Neighbour
-from ...node.model.architecture import Architecture
+from ...node.model.own_metrics import check_metric
 from ...node.settings import OptimizerSettings
 from ...topology import Graph, GraphSequence, draw_sequence
 from ...topology.errors import shown
@@ -80,8 +80,8 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
         copy.write_text(text, encoding="utf-8")
     data = prepare(config.data, config.clients, config.seed, folder / "shards")
     architectures = deal_architectures(config, data)
-    _check_local_work(config, architectures, data)
     assignments = assign(config, folder, graphs, architectures, data, site)
+    _check_own_code(config, assignments, data)
     plan = None
     if config.has_scenario:
         if config.compute.step_s is None:
@@ -97,17 +97,19 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
     return Prepared(config, folder, graphs.union, assignments, data, plan)
 
 
-def _check_local_work(config: RunConfig, architectures: Sequence[Architecture], data: DataSummary) -> None:
-    """Raises UserError where what is the user's own does not fit. Loads torch where it is needed."""
-    training = config.training
+def _check_own_code(config: RunConfig, assignments: Sequence[Assignment], data: DataSummary) -> None:
+    """Raises UserError where a loss, metric or optimizer does not fit. Loads torch where it is needed."""
+    training, first = config.training, assignments[0]
+    for number, metric in enumerate(config.evaluation.metrics):
+        check_metric(metric, number, first.shard, first.architecture.outputs)
     if training.loss.use:
         from ...node.model.own import check_loss
 
-        check_loss(training.loss.use, training.loss.options, architectures[0].outputs, data.task)
+        check_loss(training.loss.use, training.loss.options, first.architecture.outputs, data.task)
     if isinstance(training.optimizer, OptimizerSettings):
         from ...node.model.own_optimizer import check_optimizer
 
-        for architecture in {repr(each): each for each in architectures}.values():
+        for architecture in {repr(each.architecture): each.architecture for each in assignments}.values():
             check_optimizer(training.optimizer, architecture, np.dtype(config.model.dtype), training.alpha)
 
 

@@ -1,5 +1,6 @@
 """Figures of methods side by side: learning and cost; and of one method's first run: its graph, waiting, and memory."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,7 +25,6 @@ _AXES = {
     "wall_s": "wall time, s",
     "virtual_s": "virtual time, s",
 }
-_OF_ROUND = {"metric": ("test_metric", "mean"), "error": ("test_metric", "sem"), "virtual_s": ("virtual_s", "max")}
 _ON_TOP: dict[str, tuple[str, Values]] = {
     "message": ("and message headers", lambda run: run.traffic.message_bytes - run.traffic.payload_bytes),
     "wire": ("and framing", lambda run: run.traffic.wire_bytes - run.traffic.message_bytes),
@@ -35,9 +35,14 @@ _ON_TOP: dict[str, tuple[str, Values]] = {
 }
 
 
-def curves(methods: Sequence[Method]) -> Iterator[Drawn]:
-    """Draws methods of one metric, as ``spread`` does."""
-    shown = [(method, curve) for method in methods if len(curve := _curve(method))]
+def own_curves(methods: Sequence[Method]) -> Iterator[Drawn]:
+    for name in dict.fromkeys(name for method in methods for run in method.runs for name in run.metrics):
+        yield from curves(methods, name)
+
+
+def curves(methods: Sequence[Method], own: str = "") -> Iterator[Drawn]:
+    """Draws methods of one test metric, as ``spread`` does; or a metric of the user's ``own``."""
+    shown = [(method, curve) for method in methods if len(curve := _curve(method, own))]
     axes_of = [x for x in _AXES if any(curve[x].notna().any() for _, curve in shown)]
     if not axes_of:
         return
@@ -46,48 +51,58 @@ def curves(methods: Sequence[Method]) -> Iterator[Drawn]:
         axes_of.remove("payload_mb")
     columns = 3 if len(axes_of) == 3 else 2
     figure, panels = new_figure(10.5, 3.9 if len(axes_of) < 4 else 7.4, columns, len(axes_of), sharey=True)
+    factor, title = (1.0, literal(own)) if own else methods[0].scale
     for axes, x in zip(panels, axes_of, strict=True):
-        _draw_curves(axes, x, shown)
+        _draw_curves(axes, x, shown, factor)
     for axes in panels[::columns]:
-        axes.set_ylabel(f"{methods[0].scale[1]}, mean over clients")
+        axes.set_ylabel(f"{title}, mean over clients")
     legend_below(figure, panels[0])
     seeds = any(len(method.runs) > 1 for method, _ in shown)
     over = "runs with different seeds (over clients where there is one run)" if seeds else "clients"
-    metric = methods[0].run.metric
-    caption = f"Mean over clients of the test {metric}, by rounds, bytes and time. Bands: standard error over {over}."
+    metric = own or f"test {methods[0].run.metric}"
+    caption = f"Mean over clients of the {metric}, by rounds, bytes and time. Bands: standard error over {over}."
     if any(silent) and not all(silent):
         caption += " A method that sends nothing is a level line against bytes."
-    yield Drawn(f"learning-{metric}", f"Test {metric}", caption, figure, _together(shown))
+    name = re.sub(r"[^\w.-]+", "-", own) if own else methods[0].run.metric
+    yield Drawn(f"learning-{name}", f"{metric[0].upper()}{metric[1:]}", caption, figure, _together(shown))
 
 
 def _together(shown: Sequence[tuple[Method, DataFrame]]) -> DataFrame:
     return concat([frame.assign(method=method.name) for method, frame in shown])
 
 
-def _curve(method: Method) -> DataFrame:
+def _curve(method: Method, own: str) -> DataFrame:
     """Returns means over seeds by round; standard_error is over seeds, or over clients where there is one seed."""
     frames = []
     for run in method.runs:
         reader = RunReader(run.folder)
-        rounds, sent = reader.rounds, reader.round_cumulative.set_index("round")
-        evaluated = rounds[rounds.node.isin(method.clients)].dropna(subset="test_metric").groupby("round")
-        frames.append(evaluated.agg(**_OF_ROUND).assign(payload_mb=sent.payload_bytes / 1e6, wall_s=sent.wall_s))
+        rounds, sent = (
+            reader.rounds.rename(columns={"test_metric": "value"}),
+            reader.round_cumulative.set_index("round"),
+        )
+        if own:
+            values = reader.metrics
+            values = values[values["name"] == own].drop(columns="name")
+            rounds = rounds.drop(columns="value").merge(values, on=["node", "round"])
+        evaluated = rounds[rounds.node.isin(method.clients)].dropna(subset="value").groupby("round")
+        means = evaluated.agg(metric=("value", "mean"), error=("value", "sem"), virtual_s=("virtual_s", "max"))
+        frames.append(means.assign(payload_mb=sent.payload_bytes / 1e6, wall_s=sent.wall_s))
     together = concat(frames).groupby("round")
     curve = together[["metric", "payload_mb", "wall_s", "virtual_s"]].mean()
     errors = together.metric.sem() if len(frames) > 1 else together.error.mean()
     return curve.assign(standard_error=errors).reset_index()
 
 
-def _draw_curves(axes: Axes, x: str, shown: Sequence[tuple[Method, DataFrame]]) -> None:
+def _draw_curves(axes: Axes, x: str, shown: Sequence[tuple[Method, DataFrame]], factor: float) -> None:
     for method, every_round in shown:
         curve = every_round.dropna(subset=x)
         look = line_look(method)
         if x == "payload_mb":
             curve = curve[curve.payload_mb > 0]
             if curve.empty:
-                axes.axhline(method.scale[0] * every_round.metric.iloc[-1], **look | {"marker": None})
+                axes.axhline(factor * every_round.metric.iloc[-1], **look | {"marker": None})
                 continue
-        metric, error = method.scale[0] * curve.metric, method.scale[0] * curve.standard_error.fillna(0)
+        metric, error = factor * curve.metric, factor * curve.standard_error.fillna(0)
         every = max(1, len(curve) // 8)
         axes.plot(curve[x], metric, markevery=(method.number % every, every), **look)
         axes.fill_between(curve[x], metric - error, metric + error, color=look["color"], alpha=0.18, lw=0)

@@ -14,7 +14,17 @@ from ..comparison import caption_of, columns_of, size_of, value_text
 from ..config_file import config_text, differing, setting_of
 from ..reader import client_name, read_owners
 from ..text import label, news, plain
-from .charts import bytes_by_level, curves, graph, map_norms, memory_by_process, memory_over_time, spread, waiting
+from .charts import (
+    bytes_by_level,
+    curves,
+    graph,
+    map_norms,
+    memory_by_process,
+    memory_over_time,
+    own_curves,
+    spread,
+    waiting,
+)
 from .drawn import Drawn, Method, methods_of
 
 _ONE_BY_ONE = 6  # methods of which graph, maps, waiting and processes are shown; more make a page slow
@@ -34,7 +44,7 @@ def write_report(folders: Sequence[Path], page_file: Path, figures: Path | None 
         news(f"drawing {len(methods)} method{'s' if len(methods) > 1 else ''}")
         same = [[each for each in methods if each.run.metric == metric] for metric in ("accuracy", "mse")]
         together = [drawn for draw in (curves, spread) for alike in filter(None, same) for drawn in draw(alike)]
-        together += [drawn for draw in (bytes_by_level, memory_over_time) for drawn in draw(methods)]
+        together += [drawn for draw in (own_curves, bytes_by_level, memory_over_time) for drawn in draw(methods)]
         of_one = (graph, map_norms, waiting, memory_by_process)
         each = [(method, [drawn for draw in of_one for drawn in draw(method)]) for method in methods[:_ONE_BY_ONE]]
         news("writing the page")

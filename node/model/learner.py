@@ -13,6 +13,7 @@ from ..assignment import Assignment
 from ..settings import OptimizerSettings
 from .dense import DenseModel
 from .optimizer import Adam
+from .own_metrics import key_of, value_of
 
 if TYPE_CHECKING:
     from .networks import TorchModel
@@ -157,9 +158,8 @@ class Learner:
         self.evaluated_samples += self.test_samples
         z, y, found = np.concatenate(parts), np.asarray(self._y_test), {}
         for number, metric in enumerate(assignment.evaluation.metrics):
-            key = f"evaluation.metrics.{number}.use"
-            own = own_code.load_copy(metric.use, key, assignment.run.folder, assignment.run.code)
-            found[metric.label] = float(own(z, y, **metric.options))
+            own = own_code.load_copy(metric.use, key_of(number), assignment.run.folder, assignment.run.code)
+            found[metric.name] = value_of(own, metric.options, z, y)
         return found
 
     def inputs(self) -> np.ndarray:

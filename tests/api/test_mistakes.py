@@ -25,6 +25,7 @@ NAMED = 'algorithm.use = "mine.py:Own"'
 MODEL = 'model.use = "mine.py:make"'
 DATA = 'data.use = "mine.py:load"'
 OPTIMIZER = 'training.optimizer = {{ use = "{}" }}'
+METRIC = 'evaluation.metrics = [{ use = "mine.py:own" }]'
 STEPS = OPTIMIZER.format("mine.py:Steps")
 TORCHS = "import torch\nclass Steps(torch.optim.SGD):\n    "
 MISTAKES = {  # {what: (text of the file, lines of the configuration, what is said)}
@@ -97,6 +98,10 @@ MISTAKES = {  # {what: (text of the file, lines of the configuration, what is sa
         f"{OPTIMIZER.format('torch.optim:Adagrad')}\nalgorithm.name = 'pfedme'",
         "training.optimizer = 'torch.optim:Adagrad': the local steps of .* are its own, by plain SGD",
     ),
+    "no number": ("def own(z, y): return z.mean(0)", METRIC, r"returned ndarray; it has to be a number"),
+    "fails on outputs": (
+        "def own(z, y): return z[0, 99]", METRIC, r", 10\) and targets .* IndexError: .* \(mine.py, line 16, in own"),
+    "taken": ("", 'evaluation.metrics = [{ use = "mine.py:mse" }]', "name = 'mse': that is what .* own test metric is"),
     "no samples": ("def load(): return 3", DATA, "data.use = .*: returned int; allowed are"),
     "unequal lengths": ("def load(): return np.ones((9, 2)), np.ones(8, int)", DATA, "x has 9 samples and y has 8"),
     "ragged": ("def load(): return [[1, 2], [3]], [0, 1]", DATA, "x is no array: "),

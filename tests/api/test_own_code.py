@@ -1,5 +1,6 @@
 """Algorithms, models and data of the user's own, from files and from Python."""
 
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -225,6 +226,10 @@ def confidence(z, y, power=1.0):
 
 def correct(z, y):
     return (z.argmax(1) == y).mean()
+
+
+def first_class(z, y):
+    return (z.argmax(1) == 0).mean() if (y == 0).any() else np.nan
 """
 
 
@@ -234,7 +239,7 @@ def test_metrics_of_the_users_own(tmp_path, monkeypatch):
     config = {"clients": 3, "rounds": 4, "data.samples": 120, "algorithm.name": "d-psgd", "evaluation.every": 2}
     wanted = [
         {"use": "metrics.py:correct"},
-        {"use": "metrics.py:confidence", "name": "squared confidence", "options": {"power": 2.0}},
+        {"use": "metrics.py:confidence", "name": "squared confidence", "better": "lower", "options": {"power": 2.0}},
     ]
     run = sg.run(config, {"evaluation.metrics": wanted}, out="run", quiet=True)
     values = run.metrics.pivot(index=["node", "round"], columns="name", values="value")
@@ -242,10 +247,57 @@ def test_metrics_of_the_users_own(tmp_path, monkeypatch):
     accuracy = run.rounds.set_index(["node", "round"]).test_metric.dropna()
     assert values.correct.tolist() == accuracy.loc[values.index].tolist()
     assert values["squared confidence"].between(0, 1).all()
+    found, last = run.summary.metrics, values.loc[(slice(None), 4), :]
+    assert found["correct"] == run.summary.final
+    assert found["squared confidence"].mean == pytest.approx(last["squared confidence"].mean())
+    assert [each.higher_is_better for each in found.values()] == [True, False]
+    assert {"learning-correct", "learning-squared-confidence"} <= set(re.findall(r'<figure id="([^"]+)"', page(run)))
     with pytest.raises(sg.Error, match="metrics: two are called correct; give one another name"):
         sg.run(config, {"evaluation.metrics": [wanted[0], wanted[0]]}, quiet=True)
     with pytest.raises(sg.Error, match=r"metrics.py:f1': has no f1; it defines confidence, correct"):
         sg.run(config, {"evaluation.metrics": [{"use": "metrics.py:f1"}]}, quiet=True)
+
+
+def page(run: sg.Run) -> str:
+    return run.report().path.read_text()
+
+
+ALL = {
+    'topology.kind = "ring"': "",
+    'algorithm = { use = "algorithm.py:HalfWay", way = 0.3 }': """
+algorithm = { use = "algorithm.py:Mean", fraction = 0.5 }
+transport = { codec = "float16", protocol = "tcp" }
+evaluation.metrics = [{ use = "metrics.py:first_class" }, { use = "metrics.py:confidence", better = "lower" }]
+time = { clock = "virtual", deadline_s = 2.0, silence = "skip" }
+compute = { step_s = 0.01, slowdown = [1, 3] }
+links.loss = 0.1
+measuring.kernel = true
+""",
+    "momentum = 0.5": 'loss.use = "losses.py:focal", optimizer = { use = "steps.py:Langevin", options.noise = 0.01 }',
+}
+
+
+def test_a_server_and_all_else_of_the_users_own_in_a_scenario(project):
+    for name, text in {"steps": OPTIMIZER, "losses": LOSS, "metrics": METRICS}.items():
+        (project / f"{name}.py").write_text(text)
+    text = own.CONFIG
+    for old, new in ALL.items():
+        text = text.replace(old, new)
+    (project / "mine.toml").write_text(text)
+    whole = sg.run("mine.toml", out="whole", quiet=True)
+    comparison = compare_with_kernel(whole.folder)
+    assert comparison.connections == 4
+    assert comparison.differing == comparison.loose_ends == ()
+    assert list(whole.summary.metrics) == ["first_class", "confidence"]
+    assert {path.name for path in (project / "whole/code").iterdir()} >= {"steps.py", "losses.py", "metrics.py"}
+    shutil.copytree(project / "whole", project / "part")
+    for each in (project / "part/state").glob("round-00000[46]"):
+        shutil.rmtree(each)
+    with sqlite3.connect(project / "part/run.sqlite") as records:
+        records.execute("DELETE FROM event WHERE kind = 'finish'")
+    part = sg.resume("part", own_code=True, quiet=True)
+    assert states(part) == states(whole)
+    assert part.metrics.equals(whole.metrics)
 
 
 # -- from Python -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@ to its end and has learned nothing is not told as a success."""
 
 import csv
 import json
+import math
 
+import numpy as np
 import pytest
 
 from made import done, printed, write
@@ -11,6 +13,7 @@ from sheafgossip.metrics.comparison import Comparison, render_comparison, render
 from sheafgossip.metrics.config_file import differing, setting_of, short_names
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.export import ExportError, write_groups, write_runs
+from sheafgossip.metrics.records import MetricRecord
 from sheafgossip.metrics.report.drawn import methods_of
 from sheafgossip.metrics.report.page import page, worst_clients
 from sheafgossip.metrics.summary import summarize
@@ -120,6 +123,42 @@ def test_csv_has_a_line_a_group_with_standard_errors_or_a_run_with_figures_if_fi
     columns = ("folder", "algorithm.gamma", "seed", "status", "test_metric")
     rows = [[row[column] for column in columns] for row in read(tmp_path / "runs.csv")]
     assert rows == [["a", "0.1", "3", "finished", "0.9"], ["b", "0.1", "3", "failed", ""], ["c", "", "", "missing", ""]]
+
+
+OWN = SAME_CLIENTS + '[[evaluation.metrics]]\nname = "Brier {{s}}"\nbetter = "lower"\nuse = "mine.py:brier"\n'
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_metrics_of_the_users_own_are_figures_like_the_test_metric(make_run, tmp_path, seeds):
+    """Of clients 0 and 1 of two methods: the first is better where lower is, by 0.1 for each client; 1 of both is NaN
+    at the last evaluation and counts with the one before."""
+    folders = []
+    for name, more in (("dfedu", 0.0), ("local", 0.1)):
+        for seed in range(seeds):
+            config = OWN.format(seed=seed, data="digits", name=name)
+            values = {(0, 1): 0.9, (1, 1): 0.6 + more, (0, 2): 0.2 + more, (1, 2): math.nan}
+            told = [MetricRecord(client, round, "Brier {s}", v + seed / 10) for (client, round), v in values.items()]
+            told += [MetricRecord(0, 2, "nobody asked", 1.0)]
+            folders.append(write(make_run(f"{name}-{seed}", config=config), *told))
+    groups = summarize_all(folders)
+    found = groups[0].run.metrics
+    assert list(found) == ["Brier {s}"]
+    assert (found["Brier {s}"].mean, found["Brier {s}"].worst_10) == pytest.approx((0.4, 0.6))
+    comparison = Comparison(groups)
+    assert comparison.marks("metric.Brier {s}") == ["best", ""]
+    assert comparison.difference("metric.Brier {s}", 1, 0) == pytest.approx((0.1, 0.0), abs=1e-9)
+    write_groups(tmp_path / "groups.csv", comparison)
+    rows = [
+        [float(row.get(f"metric.Brier {{s}}{end}") or "nan") for end in ("", "_se")]
+        for row in read(tmp_path / "groups.csv")
+    ]
+    expected = [[0.4, math.nan], [0.5, math.nan]] if seeds == 1 else [[0.45, 0.05], [0.55, 0.05]]
+    np.testing.assert_allclose(rows, expected)
+    error = {1: "0.4 ± 0.2 *  0.5 ± 0.2", 2: "0.45 ± 0.05 *  0.55 ± 0.05"}[seeds]
+    (line,) = [line for line in shown(comparison).splitlines() if "Brier {s}" in line]
+    assert " ".join(line.split()) == f"Brier {{s}} ± s.e. {' '.join(error.split())}"
+    alone = printed(render_summary(summarize_all(folders[:1])))
+    assert "Brier {s}, mean over clients ± standard error │ 0.4 ± 0.2 │" in " ".join(alone.split())
 
 
 HARD_AND_EASY = [[(0.3, 0.3), (0.8, 0.8)], [(0.31, 0.31), (0.82, 0.82)]]  # 0.015 apart, with an error of 0.005
