@@ -183,7 +183,8 @@ def _data(section: DataSection, data: DataSummary) -> str:
 def _split(section: DataSection, data: DataSummary) -> str:
     text = _SPLIT[data.partition](section)
     if data.partition == "even" and section.partition == "auto":
-        text += ", as nobody owns them" + (" (data.client names owners)" if section.dataset in ("npz", "table") else "")
+        named = section.dataset in ("npz", "table", "huggingface")
+        text += ", as nobody owns them" + (" (data.client names owners)" if named else "")
     if data.left_out:
         text += f"; left out, with fewer than {section.min_samples}: {some(data.left_out)}"
     spans = []
