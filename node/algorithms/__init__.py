@@ -76,9 +76,11 @@ def libraries_of(algorithm: Algorithm, kinds: Collection[str], training: Trainin
 
 
 def libraries_for(assignments: Sequence[Assignment]) -> list[str]:
+    for each in {each.architecture: each for each in assignments if each.architecture.own}.values():
+        from ..model.own import build
+
+        build(each.architecture, each.run, each.dtype)  # what Python keeps of having run it once, they share
     for each in assignments:  # what is loaded before they are forked, they share
-        if own := each.architecture.own:
-            own_code.load_copy(own.use, "model.use", each.run.folder, each.run.code)
         uses = each.training.loss.use, each.training.optimizer_use
         for use in filter(None, (*uses, *(metric.use for metric in each.evaluation.metrics))):
             own_code.load_copy(use, "use", each.run.folder, each.run.code)
