@@ -3,14 +3,15 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from ..topology.randomness import generator
 from ..transport.stopwatch import Stopwatch
 from .assignment import Assignment, Neighbour, Period
-from .model.architecture import Architecture
+from .model.architecture import Architecture, Block
 
 if TYPE_CHECKING:  # the launcher knows algorithms, not what clients learn with
     from .model.learner import Learner
@@ -93,6 +94,12 @@ class Client:
                 "client.theta = ... would leave the model as it is, since layers are views of this one array: write "
                 "client.theta[:] = ... (client.theta += ... and -= change it in place, too)"
             )
+
+    @cached_property
+    def blocks(self) -> dict[Block, slice | np.ndarray]:
+        """Where "body" and "head" are in theta, as ``model.head`` says: ``theta[blocks["head"]]`` is the head. Others
+        than a slice are numbers of places. Raises ArchitectureError where a module of the user's has no head."""
+        return {block: self.model.places_of(block) for block in get_args(Block)}
 
     def enter(self, round: int) -> None:
         self.alpha = self._assignment.training.alpha_in(round, self.rounds)

@@ -13,7 +13,7 @@ from ..transport.codecs import CodecName
 
 
 def _of_each(value: Any) -> Any:
-    return (value,) if type(value) is int else tuple(value) if isinstance(value, list) else value
+    return (value,) if type(value) in (int, str) else tuple(value) if isinstance(value, list) else value
 
 
 def _padding(value: Any) -> bool | tuple[int, ...]:
@@ -47,6 +47,9 @@ class LayerSettings(Section):
     """mlp, cnn: widths of the hidden fully connected layers; gru: the width of its state, one number."""
     dropout: Annotated[float, Ge(0), Lt(1), Needs("hidden")] = 0.0
     """Share of each hidden layer's outputs, or of a GRU's last state, that a training step leaves out at random."""
+    head: Annotated[tuple[str, ...], Read(_of_each)] = ()
+    """Layers or parameters that are the model's head, such as "fc" for fc.weight and fc.bias, or patterns, such as
+    ["fc", "layer4.*.conv*"]; all others are its body. By default the head is the last layer."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,18 @@ class HalfWay(sg.Algorithm):
 
 
 @dataclass(frozen=True)
+class SharedBodies(sg.Algorithm):
+    def messages(self, edge):
+        return [sg.Vector(edge.model.size_of("body"))]
+
+    def round(self, client, peers):
+        client.learn()
+        body = client.blocks["body"]
+        theirs = peers.exchange(dict.fromkeys(client.neighbours, client.theta[body]))
+        client.theta[body] = mean([client.theta[body], *theirs.values()])
+
+
+@dataclass(frozen=True)
 class Mean(sg.ServerAlgorithm):
     def aggregate(self, server, uploads):
         server.theta[:] = mean(uploads.values())

@@ -50,7 +50,7 @@ class SelectiveSheaf(Algorithm):
     weights: Literal["hard", "soft"] = "hard"
     """w_ij of an edge that is on: 1, or the square of the estimated cosine."""
     blocks: Literal["whole", "head"] = "whole"
-    """whole: one weight an edge; head: one for the last layer, and one for all layers before it."""
+    """whole: one weight an edge; head: one for the head (``model.head``), and one for the body before it."""
     probe_every: Annotated[
         Count, "An edge that is surely off speaks in every so many rounds only; 1: in all of them."
     ] = 10
@@ -83,6 +83,10 @@ class SelectiveSheaf(Algorithm):
                 "model.same_start",
                 "= false: algorithm.name = 'selective-sheaf' compares updates since a common start; set it to true",
             )
+        if self.blocks == "head" and any(
+            model.parameters_of("body") + model.parameters_of("head") != model.parameters() for model in run.models
+        ):
+            raise SettingsError("algorithm.blocks", "= 'head' needs a head whose parameters come last; see model.head")
         if not all(size for model in run.models for size in block_sizes(self.blocks, model)):
             raise SettingsError(
                 "algorithm.blocks", "= 'head' needs a model with layers before its last one; or set it to 'whole'"
@@ -157,8 +161,7 @@ class SelectiveSheaf(Algorithm):
 
 def block_sizes(blocks: Literal["whole", "head"], architecture: Architecture) -> tuple[int, ...]:
     """Returns how many numbers of theta each block has that has a weight of its own."""
-    head = architecture.head_size
-    return (architecture.size,) if blocks == "whole" else (architecture.size - head, head)
+    return (architecture.size,) if blocks == "whole" else (architecture.size_of("body"), architecture.size_of("head"))
 
 
 class SelectiveState(State):

@@ -38,7 +38,7 @@ class SFMTLGraph(ServerAlgorithm):
     traits = replace(NEEDS_NEW_UPLOADS, momentum=False)
 
     def messages(self, edge: Edge) -> list[Vector]:
-        return [Vector(edge.model.head_size + len(edge.facts) * edge.model.features)]
+        return [Vector(edge.model.last_size + len(edge.facts) * edge.model.features)]
 
     def facts(self, run: RunFacts) -> Facts:
         """Both ends of an edge know of which classes the client has samples."""
@@ -49,7 +49,10 @@ class SFMTLGraph(ServerAlgorithm):
         if run.task != "classification":
             raise SettingsError(key, "has an anchor for each class, and data.task is 'regression'")
         for model in run.models:
-            if model.head_size == model.size:
+            if model.parameters_of("head") != model.parameters()[-2:]:
+                why = "a head is the last layer here, which sees an anchor as it sees a sample; leave it out"
+                raise SettingsError(f"model.head = {list(model.head)}", why)
+            if model.last_size == model.size:
                 wrong = f"needs a backbone below the last layer, and model.kind = {model.kind!r} has none"
                 raise SettingsError(key, f"{wrong}; use 'cnn', 'gru', or 'mlp' with model.hidden")
 
@@ -64,11 +67,11 @@ class SFMTLGraph(ServerAlgorithm):
         for batch in client.batches():
             client.theta -= client.alpha * client.gradient_on(batch, (client.state.anchors, self.lam))  # (6)
         anchors = client.class_features()[client.state._classes]
-        return np.append(client.theta[-client.model.head_size :], anchors)
+        return np.append(client.theta[-client.model.last_size :], anchors)
 
     def download(self, client: Client, vector: np.ndarray) -> None:
         if vector.any():  # zeros: the server has not heard of this client yet
-            size, classes = client.model.head_size, client.state._classes
+            size, classes = client.model.last_size, client.state._classes
             client.theta[-size:] = vector[:size]
             client.state.anchors[classes] = vector[size:].reshape(len(classes), -1)
 
@@ -79,9 +82,9 @@ class SFMTLGraph(ServerAlgorithm):
         peers = [server.neighbours[k] for k in clients]
         n, tau = np.array([peer.samples for peer in peers]), [server.alpha * server.steps_of(k) for k in clients]
         has = np.array([[c in peer.facts for c in range(model.outputs)] for peer in peers])
-        phi = np.stack([uploads[k][: model.head_size] for k in clients]).astype(float)
+        phi = np.stack([uploads[k][: model.last_size] for k in clients]).astype(float)
         h = np.zeros((*has.shape, model.features))
-        h[has] = np.concatenate([uploads[k][model.head_size :].reshape(-1, model.features) for k in clients])
+        h[has] = np.concatenate([uploads[k][model.last_size :].reshape(-1, model.features) for k in clients])
 
         a = similarities(phi, h, has, self.alpha)
         graph, seed = networkx.Graph(), int(server.generator("louvain").integers(1 << 31))
@@ -104,7 +107,7 @@ class SFMTLGraph(ServerAlgorithm):
         state._told = text
 
     def reply(self, server: Client, client: int) -> np.ndarray:
-        size = server.model.head_size + len(server.neighbours[client].facts) * server.model.features
+        size = server.model.last_size + len(server.neighbours[client].facts) * server.model.features
         return server.state.reply.get(client, np.zeros(size)).astype(server.theta.dtype)
 
 

@@ -1,6 +1,6 @@
 """FedAvg-c and FedSAK: models of which clients share some layers, and keep the others to themselves. A
-model is a feature extractor phi_i and a prediction head v_i, its last linear layer: theta_i = (phi_i, v_i). What is
-shared, w_i, is all of it where only the data differ; the head where extractors differ; the extractor where tasks do."""
+model is a feature extractor phi_i, its body, and a prediction head v_i: theta_i = (phi_i, v_i). What is shared, w_i, is
+all of it where only the data differ; the head where extractors differ; the extractor where tasks do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +9,11 @@ from typing import Annotated, Literal
 import numpy as np
 
 from ...topology.section import NotNegative, Positive
-from ..model.architecture import Architecture, Parameter
+from ..model.architecture import Architecture, Block, Parameter
 from .base import Client, Edge, RunFacts, SettingsError, State, Vector
 from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
+
+_BLOCKS: dict[str, Block] = {"extractor": "body", "head": "head"}
 
 
 @dataclass(frozen=True)
@@ -19,21 +21,23 @@ class SharedLayers(ServerAlgorithm):
     """A subclass writes ``aggregate`` and ``reply``."""
 
     share: Literal["model", "extractor", "head"] = "model"
-    """Layers w_i that clients share: the whole model, all layers but the last, or the last one. Their shapes must be
-    the same for all clients; other layers may differ."""
+    """Layers w_i that clients share: the whole model, its body, or its head (``model.head``). Their shapes must be the
+    same for all clients; other layers may differ."""
 
     theta_is = "own"
     traits = replace(NEEDS_NEW_UPLOADS, same_size=False)
 
     def shared(self, model: Architecture) -> Sequence[Parameter]:
         """Returns the blocks of theta that make up w."""
-        *extractor, weight, bias = model.parameters()
-        return {"model": (*extractor, weight, bias), "extractor": extractor, "head": (weight, bias)}[self.share]
+        return model.parameters() if self.share == "model" else model.parameters_of(_BLOCKS[self.share])
+
+    def places(self, client: Client) -> slice | np.ndarray:
+        """Returns where w_i is in theta_i."""
+        return slice(None) if self.share == "model" else client.blocks[_BLOCKS[self.share]]
 
     def w(self, client: Client) -> np.ndarray:
         """Returns w_i (d_w,), a part of theta_i."""
-        head = client.theta.size - client.model.head_size
-        return client.theta[{"model": slice(None), "extractor": slice(head), "head": slice(head, None)}[self.share]]
+        return client.theta[self.places(client)]
 
     def messages(self, edge: Edge) -> list[Vector]:
         return [Vector(sum(block.size for block in self.shared(edge.model)))]  # alike at both ends
@@ -57,7 +61,7 @@ class SharedLayers(ServerAlgorithm):
         return self.w(client)
 
     def download(self, client: Client, vector: np.ndarray) -> None:
-        self.w(client)[:] = vector
+        client.theta[self.places(client)] = vector
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class FedAvgC(SharedLayers):
     name: Literal["fedavg-c"] = "fedavg-c"
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
-        self.w(server)[:] = weighted_mean(server, uploads)
+        server.theta[self.places(server)] = weighted_mean(server, uploads)
 
     def reply(self, server: Client, client: int) -> np.ndarray:
         return self.w(server)

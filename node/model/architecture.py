@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, Self
 
 import msgspec
@@ -14,6 +15,9 @@ from ..settings import LayerSettings
 
 LINEAR = frozenset({"logistic", "linear"})  # kinds of models that are one linear layer
 DENSE = LINEAR | {"mlp"}  # kinds of models whose gradient is computed without torch
+
+
+Block = Literal["body", "head"]
 
 
 class ArchitectureError(UserError):
@@ -96,8 +100,20 @@ class Architecture(LayerSettings):
             wrong = f"hidden = {list(self.hidden)}: 'gru' has one layer; give its width, such as [16]"
         if wrong:
             raise ArchitectureError(f"model.{wrong}")
-        if self.kind != "own":
-            self.parameters()
+        if self.kind != "own" or self.own:
+            self._check_head([block.name for block in self.parameters()])
+
+    def _check_head(self, names: Sequence[str]) -> None:
+        """Raises ArchitectureError where a pattern matches nothing, or all of them everything."""
+        there = ", ".join(names if len(names) < 9 else [*names[:6], "...", *names[-2:]])
+        for pattern in self.head:
+            if not any(_matches(name, pattern) for name in names):
+                raise ArchitectureError(f"model.head = {list(self.head)}: {pattern!r} is none of {there}")
+        if self.head and all(self._in_head(name) for name in names):
+            raise ArchitectureError(f"model.head = {list(self.head)}: leaves nothing for the body of {there}")
+
+    def _in_head(self, name: str) -> bool:
+        return any(_matches(name, pattern) for pattern in self.head)
 
     def _uneven(self) -> str:
         """Returns what is given for other convolutions than there are."""
@@ -182,16 +198,45 @@ class Architecture(LayerSettings):
 
     @property
     def features(self) -> int:
-        """Numbers that the last layer, the head, gets to see of a sample. Raises ArchitectureError where a module of
-        the user's has no such layer."""
+        """Numbers that the last layer gets to see of a sample. Raises ArchitectureError where a module of the user's
+        does not end in a linear layer with a bias."""
         if self.own and not self.own.features:
-            raise ArchitectureError(f"model.use = {self.own.use!r}: its last layer must be torch.nn.Linear with a bias")
+            why = "its last layer must be torch.nn.Linear with a bias"
+            raise ArchitectureError(f"model.use = {self.own.use!r}: {why}, where model.head does not name a head")
         return self.parameters()[-2].shape[1]
 
     @property
-    def head_size(self) -> int:
+    def last_size(self) -> int:
         """Parameters of the last layer: the last of theta, weights (outputs, features) before biases (outputs,)."""
         return self.outputs * (self.features + 1)
+
+    def parameters_of(self, block: Block) -> tuple[Parameter, ...]:
+        """Those of the body or the head, as ``model.head`` says, in the order of theta. Raises ArchitectureError where
+        that says nothing, and a module of the user's does not end in a linear layer with a bias."""
+        if not self.head and self.features:
+            *body, weight, bias = self.parameters()
+            return tuple(body) if block == "body" else (weight, bias)
+        return tuple(each for each in self.parameters() if self._in_head(each.name) == (block == "head"))
+
+    def size_of(self, block: Block) -> int:
+        """Numbers of theta that are the body's or the head's, for ``Vector``. Raises ArchitectureError as above."""
+        return sum(each.size for each in self.parameters_of(block))
+
+    def places_of(self, block: Block) -> slice | np.ndarray:
+        """Where body or head is in theta, for ``theta[places]``: a slice where its parameters follow each other, else
+        numbers of places. Raises ArchitectureError as above."""
+        names, place, runs = {each.name for each in self.parameters_of(block)}, 0, list[list[int]]()
+        for each in self.parameters():
+            start, place = place, place + each.size
+            if each.name not in names:
+                continue
+            if runs and runs[-1][1] == start:
+                runs[-1][1] = place
+            else:
+                runs.append([start, place])
+        if len(runs) < 2:
+            return slice(*runs[0]) if runs else slice(0, 0)
+        return np.concatenate([np.arange(*run) for run in runs])
 
     @property
     def size(self) -> int:
@@ -233,9 +278,13 @@ class Architecture(LayerSettings):
         rng = generator(seed, f"initial theta of {name}{'' if special == (3, False, 0) else f' {special}'}", *client)
         start = np.concatenate([block.drawn(rng) for block in self.parameters()])
         if like not in (0, self.outputs):
-            below = self.size - self.head_size
+            below = self.size - self.last_size
             start[:below] = replace(self, outputs=like).start(seed, *client)[:below]
         return start
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
 def layer(name: str, shape: tuple[int, ...], places: int = 1) -> list[Parameter]:

@@ -87,6 +87,23 @@ def test_bytes_are_those_of_the_kernel(project, changes):
     assert states(again) == states(run)
 
 
+@pytest.mark.parametrize("share", ["extractor", "model"])
+def test_some_layers_are_shared_and_the_head_that_a_pattern_names_is_not(project, share):
+    """All clients hear of all others, so that what is shared is one in the end."""
+    algorithm = (
+        {"use": "algorithm.py:SharedBodies"} if share == "extractor" else {"name": "fedavg-c", "share": "extractor"}
+    )
+    changes = {"algorithm": algorithm, "topology.kind": "complete", "model.head": ["1.norm", "5"], "rounds": 2}
+    run = sg.run("mine.toml", changes, out="run", quiet=True)
+    thetas, module = np.stack(list(run.models.values())), run.module(0)
+    names = [(name, each.numel()) for name, each in module.named_parameters() if each.requires_grad]
+    in_head = np.concatenate([np.full(size, name.startswith(("1.norm.", "5."))) for name, size in names])
+    same = (thetas == thetas[0]).all(axis=0)
+    assert same[~in_head].all()
+    assert not same[in_head].any()
+    assert run.traffic.payload_bytes.max() == 4 * (~in_head).sum()
+
+
 def test_a_change_of_the_code_is_refused_until_it_is_taken_back(project):
     sg.run("mine.toml", {"rounds": 2}, out="run", quiet=True)
     text = (project / "averages.py").read_text()

@@ -120,6 +120,27 @@ def test_models_of_two_tasks_start_with_the_same_layers_before_the_last():
     assert not np.array_equal(two.start(7)[:below], ten.start(7)[:below])
 
 
+@pytest.mark.parametrize(
+    ("head", "names"),
+    [
+        ((), ["output.weight", "output.bias"]),
+        (("hidden0", "output"), ["hidden0.weight", "hidden0.bias", "output.weight", "output.bias"]),
+        (("norm*",), ["norm0.weight", "norm0.bias", "norm1.weight", "norm1.bias"]),
+        (("*.bias", "conv1"), ["conv0.bias", "norm0.bias", "conv1.weight", "conv1.bias", "norm1.bias", "hidden0.bias"]),
+    ],
+)
+def test_body_and_head_are_where_their_parameters_are_in_theta(head, names):
+    model = Architecture("cnn", (1, 12, 12), 3, filters=(2, 4), hidden=(5,), norm_groups=2, head=head)
+    numbers = np.concatenate([np.full(block.size, number) for number, block in enumerate(model.parameters())])
+    expected = np.isin(numbers, [number for number, block in enumerate(model.parameters()) if block.name in names])
+    if "*.bias" in head:
+        expected[-3:] = True  # the last bias
+    for block, there in (("head", expected), ("body", ~expected)):
+        np.testing.assert_array_equal(numbers[model.places_of(block)], numbers[there])
+        assert model.size_of(block) == there.sum()
+    assert isinstance(model.places_of("head"), slice) == (head in ((), ("hidden0", "output")))
+
+
 # -- torch as oracle ---------------------------------------------------------------------------------------------------
 
 
