@@ -101,19 +101,7 @@ class Architecture(LayerSettings):
         if wrong:
             raise ArchitectureError(f"model.{wrong}")
         if self.kind != "own" or self.own:
-            self._check_head([block.name for block in self.parameters()])
-
-    def _check_head(self, names: Sequence[str]) -> None:
-        """Raises ArchitectureError where a pattern matches nothing, or all of them everything."""
-        there = ", ".join(names if len(names) < 9 else [*names[:6], "...", *names[-2:]])
-        for pattern in self.head:
-            if not any(_matches(name, pattern) for name in names):
-                raise ArchitectureError(f"model.head = {list(self.head)}: {pattern!r} is none of {there}")
-        if self.head and all(self._in_head(name) for name in names):
-            raise ArchitectureError(f"model.head = {list(self.head)}: leaves nothing for the body of {there}")
-
-    def _in_head(self, name: str) -> bool:
-        return any(_matches(name, pattern) for pattern in self.head)
+            _check_head(self.head, [block.name for block in self.parameters()])
 
     def _uneven(self) -> str:
         """Returns what is given for other convolutions than there are."""
@@ -216,7 +204,7 @@ class Architecture(LayerSettings):
         if not self.head and self.features:
             *body, weight, bias = self.parameters()
             return tuple(body) if block == "body" else (weight, bias)
-        return tuple(each for each in self.parameters() if self._in_head(each.name) == (block == "head"))
+        return tuple(each for each in self.parameters() if _matches(each.name, self.head) == (block == "head"))
 
     def size_of(self, block: Block) -> int:
         """Numbers of theta that are the body's or the head's, for ``Vector``. Raises ArchitectureError as above."""
@@ -283,8 +271,19 @@ class Architecture(LayerSettings):
         return start
 
 
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+def _check_head(head: Sequence[str], names: Sequence[str]) -> None:
+    """Raises ArchitectureError where a pattern matches nothing, or all of them everything."""
+    there = ", ".join(names if len(names) < 9 else [*names[:6], "...", *names[-2:]])
+    for pattern in head:
+        if not any(_matches(name, [pattern]) for name in names):
+            raise ArchitectureError(f"model.head = {list(head)}: {pattern!r} is none of {there}")
+    if head and all(_matches(name, head) for name in names):
+        raise ArchitectureError(f"model.head = {list(head)}: leaves nothing for the body of {there}")
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    """Tells whether one of them is the name of a parameter, or of a layer that it is of."""
+    return any(fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*") for pattern in patterns)
 
 
 def layer(name: str, shape: tuple[int, ...], places: int = 1) -> list[Parameter]:
