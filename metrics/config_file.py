@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .store import RunFolderError
+from .text import label
 
 _LARGEST = 4 << 20
 _DEEPEST = 16
@@ -116,7 +117,8 @@ def own_metrics(config: Mapping[str, Any]) -> dict[str, bool]:
     section = config.get("evaluation")
     tables = section.get("metrics") if isinstance(section, dict) else None
     named = [table for table in tables if isinstance(table, dict)] if isinstance(tables, list) else []
-    return {str(table["name"]): table.get("better") != "lower" for table in named if "name" in table}
+    found = {str(table.get("name", "")): table.get("better") != "lower" for table in named}
+    return {name: higher for name, higher in found.items() if name and name == label(name)}
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:

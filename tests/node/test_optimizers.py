@@ -1,11 +1,14 @@
 """Local steps against torch's own optimizers, and how the learning rate goes on."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
+from sheafgossip.node.model import own_optimizer
 from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.model.learner import Learner
 from sheafgossip.node.settings import OptimizerSettings, Training
@@ -57,6 +60,15 @@ def test_steps_are_those_of_torch_also_after_a_restart(with_shard, name, pulled,
                 theta.grad += 0.1 * torch.from_numpy(pull)
             torchs.step()
     np.testing.assert_allclose(learner.theta, theta.detach().numpy(), rtol=tolerance, atol=tolerance)
+
+
+def test_a_client_has_nothing_to_load_for_an_optimizer_of_torch():
+    """The fork server has."""
+    made = "torch.optim.Adagrad([x := torch.zeros(1, requires_grad=True)], lr=0.1)"
+    code = f"""import sys, torch, {own_optimizer.__name__}; before = set(sys.modules)
+optimizer = {made}; x.grad = x.detach(); optimizer.step(); print(*set(sys.modules) - before)"""
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert [name for name in loaded.split() if name.startswith("torch._")] == []
 
 
 def test_schedules():
