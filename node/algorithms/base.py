@@ -65,7 +65,7 @@ class Traits:
     has_maps: bool = False
     """``client.state.maps`` are restriction maps: they are recorded, and saved on demand."""
     momentum: bool = True
-    """``training.momentum`` has a part in the local steps: not where they are the algorithm's own."""
+    """``training.momentum``, ``optimizer`` and ``clip`` have a part in local steps: not where these are its own."""
     libraries: tuple[str, ...] = ()
     """Large modules that ``round`` imports: they are loaded once for all clients."""
 
