@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 from textwrap import dedent
 from typing import Any
 
-from . import runs
+from . import given
 from .node.algorithms import server
 
 GROUPS = {
@@ -121,16 +121,16 @@ def _entry(code: str, text: str) -> str:
 
 
 def _signature(name: str, node: ast.FunctionDef, *, wrapped: bool = False) -> str:
-    given, nothing = node.args, [None] * len(node.args.args)
-    values = [*nothing, *given.defaults][len(given.defaults) :]
-    parts = [_argument(each, value) for each, value in zip(given.args, values, strict=True)]
+    told, nothing = node.args, [None] * len(node.args.args)
+    values = [*nothing, *told.defaults][len(told.defaults) :]
+    parts = [_argument(each, value) for each, value in zip(told.args, values, strict=True)]
     parts = parts[1:] if parts[:1] in (["self"], ["cls"]) else parts
-    options = list(_options(given.kwarg)) if given.kwarg else []
-    if given.vararg:
-        parts.append(f"*{_argument(given.vararg, None)}")
-    elif given.kwonlyargs or options:
+    options = list(_options(told.kwarg)) if told.kwarg else []
+    if told.vararg:
+        parts.append(f"*{_argument(told.vararg, None)}")
+    elif told.kwonlyargs or options:
         parts.append("*")
-    parts += [_argument(each, value) for each, value in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    parts += [_argument(each, value) for each, value in zip(told.kwonlyargs, told.kw_defaults, strict=True)]
     parts += options
     returns = f" -> {_type(node.returns)}" if node.returns else ""
     if wrapped and sum(map(len, parts)) > 80:
@@ -143,9 +143,9 @@ def _argument(given: ast.arg, value: ast.expr | None) -> str:
     return f"{given.arg}{kind}" + (f" = {ast.unparse(value)}" if value is not None else "")
 
 
-def _options(given: ast.arg) -> Iterator[str]:
+def _options(argument: ast.arg) -> Iterator[str]:
     """Yields the keyword arguments that Unpack[...] stands for."""
-    kind = getattr(runs, _type(given.annotation).removeprefix("Unpack[").removesuffix("]"))
+    kind = getattr(given, _type(argument.annotation).removeprefix("Unpack[").removesuffix("]"))
     for name, type_ in kind.__annotations__.items():
         yield f"{name}: {inspect.formatannotation(type_).replace('typing.', '')} = ..."
 

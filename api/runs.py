@@ -4,25 +4,24 @@ import html
 import os
 import sys
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
+from .given import Folder, How, Source, Where, With, means_of, path_of, read, tables, with_own
 from .launcher import ONE_THREAD, interrupts
 from .launcher.commands import runs as commands
 from .launcher.commands.verify import compared_with_kernel
 from .launcher.config.files import load
-from .launcher.config.sections import RunConfig
 from .launcher.planner.plan import Plan
-from .launcher.processes.engine import EngineName, open_engine
+from .launcher.processes.engine import open_engine
 from .launcher.run.earlier import load_code
 from .launcher.run.folder import facts
 from .launcher.run.run import Outcome
-from .launcher.studies.runner import Finished, Means, Observer
+from .launcher.studies.runner import Finished, Observer
 from .launcher.studies.sweep import parse_grids, plan as plan_sweep
 from .metrics.comparison import Comparison, render_comparison, summarize_all
 from .metrics.export import rows_of_groups
@@ -32,19 +31,13 @@ from .metrics.summary import RunSummary, summarize
 from .metrics.text import as_text, width
 from .metrics.verification import Verified
 from .node import own_code
-from .node.algorithms import ALGORITHMS
 from .node.algorithms.base import Algorithm
 from .node.model.architecture import of_process
 from .topology.errors import UserError
-from .written import use_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from torch.nn import Module
-
-Source = str | os.PathLike[str] | Mapping[str, Any] | RunConfig
-"""A configuration: the path of a TOML file, its tables as a dict (keys may have dots), or a Config."""
-Folder = str | os.PathLike[str]
 
 
 class RunError(UserError):
@@ -60,6 +53,9 @@ class Run(RunReader):
     ``events``, ``metrics``, ``nodes``, ``round_total`` and more; docs/run-folder.md describes them and the units of
     their columns. Each access reads what is there at that moment. A folder of several runs is read as one: then ``run``
     and the keys that differ are further columns."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder)!r})"
 
     @property
     def summary(self) -> RunSummary:
@@ -103,7 +99,7 @@ class Run(RunReader):
         """Writes the HTML page, by default report.html in the run's folder; a notebook shows what this returns."""
         from .metrics.report.page import write_report
 
-        path = self.folder / "report.html" if out is None else Path(out)
+        path = self.folder / "report.html" if out is None else path_of(out)
         write_report(runs_in(self.folder), path)
         return Page(path)
 
@@ -156,26 +152,10 @@ class Table:
     def __str__(self) -> str:
         return "\n".join(map(as_text, render_comparison(self.comparison, self.target, width())))
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         return self.frame.to_html(index=False)
-
-
-class With(TypedDict, total=False):
-    """How a run is made, as the options of these names of ``sheafgossip run`` tell it."""
-
-    quiet: bool
-    engine: EngineName
-    address: str | None
-    force: bool
-
-
-class How(With, total=False):
-    out: Folder | None
-
-
-class Where(TypedDict, total=False):
-    out: Folder | None
-    quiet: bool
 
 
 def run(
@@ -197,50 +177,31 @@ def run(
 
     Raises Error where something is wrong with what was asked for, before anything is started, RunError where a run
     fails, and KeyboardInterrupt, after a clean stop, where it is interrupted."""
-    source, name = _read(config)
-    out, quiet, means = _means(how, How)
-    changes = dict(changes or {}) | ({} if algorithm is None else {"algorithm": table_of(algorithm)})
-    changes |= {f"{key}.use": use_of(own) for key, own in (("model", model), ("data", data)) if own is not None}
+    source, name = read(config)
+    out, quiet, means = means_of(how, How)
+    all_changes = with_own(tables(changes or {}, "changes"), algorithm, model, data)
     with _inside_a_program():
-        made = commands.make(load(source, changes), name, out, means, quiet=quiet)
+        made = commands.make(load(source, all_changes), name, out, means, quiet=quiet)
     return _result(made.root, made.ended)
-
-
-def _means(how: Mapping[str, Any], allowed: type) -> tuple[Path | None, bool, Means]:
-    """Returns the folder that is wanted, whether to be quiet, and the rest. Raises TypeError."""
-    if unknown := how.keys() - allowed.__annotations__.keys():
-        raise TypeError(f"{min(unknown)!r} is no argument; allowed are {', '.join(allowed.__annotations__)}")
-    means = Means(**{key: value for key, value in how.items() if key not in ("out", "quiet")})
-    out = how.get("out")
-    return None if out is None else Path(out), bool(how.get("quiet")), means
-
-
-def table_of(algorithm: Algorithm) -> dict[str, Any]:
-    """Returns the table [algorithm] that means this very one. Raises Error where clients could not load its class."""
-    given = {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}
-    if type(algorithm) in ALGORITHMS.values():
-        return {key: value for key, value in given.items() if key != "use"}
-    return {key: value for key, value in given.items() if value != "" or key not in ("name", "use")} | {
-        "use": use_of(type(algorithm))
-    }
 
 
 def resume(folder: Folder, rounds: int | None = None, *, own_code: bool = False, **how: Unpack[With]) -> Run:
     """Takes up an interrupted run after its last complete checkpoint; with ``rounds``, a finished one too, until it has
     so many. ``own_code``: the files of yours that the run uses, which its folder names, are executed. Raises as ``run``
     does."""
-    _, quiet, means = _means(how, With)
+    _, quiet, means = means_of(how, With)
+    place = path_of(folder)
     with _inside_a_program():
         if own_code:
-            load_code(Path(folder))
-        ended = commands.go_on(Path(folder), rounds, means, quiet=quiet)
+            load_code(place)
+        ended = commands.go_on(place, rounds, means, quiet=quiet)
     return _result(ended.prepared.folder, [ended])
 
 
 def open_run(folder: Folder) -> Run:
     """Reads what is there, and writes and executes nothing. Raises Error where the folder is none of a run, or of
     several."""
-    return Run(Path(folder))
+    return Run(path_of(folder))
 
 
 def sweep(
@@ -254,15 +215,15 @@ def sweep(
 ) -> "Sweep":
     """Makes all combinations of the values in ``grid``, {key with dots: values}, each with so many seeds, ``jobs`` runs
     at once. Where ``out`` holds some of them, the others are made. Raises as ``run`` does."""
-    source, name = _read(config)
-    out, quiet, _ = _means(where, Where)
+    source, name = read(config)
+    out, quiet, _ = means_of(where, Where)
     for key, value in (("seeds", seeds), ("jobs", jobs)):
         if type(value) is not int or value < 1:
             raise UserError(f"{key} = {value!r}: must be a whole number of at least 1")
-    grids = parse_grids(grid or {})
+    grids, given = parse_grids(tables(grid or {}, "grid")), tables(changes or {}, "changes")
     with _inside_a_program():
         ended, finished, root = commands.sweep_over(
-            lambda root: plan_sweep(source, changes or {}, grids, seeds, root), name, jobs, out, quiet=quiet
+            lambda root: plan_sweep(source, given, grids, seeds, root), name, jobs, out, quiet=quiet
         )
     _require_success([(each.run.folder.name, each.outcome) for each in ended], root)
     return Sweep(root, finished)
@@ -271,9 +232,9 @@ def sweep(
 def plan(config: Source, changes: Mapping[str, Any] | None = None) -> Plan:
     """Returns what will happen in a run with a scenario, in virtual seconds, and starts nothing; printed, its figures.
     Raises Error."""
-    source, _ = _read(config)
+    source, _ = read(config)
     with _inside_a_program(), ExitStack() as stack:
-        configs = load(source, changes or {})
+        configs = load(source, tables(changes or {}, "changes"))
         if len(configs) > 1 or not configs[0].has_scenario:
             raise UserError(
                 "plan: needs one run, with one of [time], [compute], [stragglers], [links], [[faults]], [chaos]"
@@ -287,6 +248,8 @@ def plan(config: Source, changes: Mapping[str, Any] | None = None) -> Plan:
 def verify(floats: Sequence[int] | None = None) -> list[Verified]:
     """Holds the recorded bytes of small runs over TCP against the kernel's own counters, for vectors of these lengths.
     Raises RunError where they differ, and Error where the kernel does not count."""
+    if wrong := [each for each in floats or () if type(each) is not int or each < 1]:
+        raise UserError(f"floats = {wrong[0]!r}: must be whole numbers of at least 1")
     with _inside_a_program(), tempfile.TemporaryDirectory(prefix="sheafgossip-verify-") as folder:
         out = Path(folder) / "runs"
         verified, ended = compared_with_kernel(floats, out, Observer())
@@ -299,18 +262,9 @@ def verify(floats: Sequence[int] | None = None) -> list[Verified]:
 def compare(runs: Sequence[Run | Folder], target: float | None = None) -> Table:
     """Returns runs side by side. With a ``target``, a test metric, there are also figures of what it took to reach it.
     Raises Error."""
-    folders = [each.folder if isinstance(each, RunReader) else Path(each) for each in runs]
+    if isinstance(runs, str | os.PathLike | RunReader) or not (folders := [path_of(each) for each in runs]):
+        raise UserError(f"compare needs a list of runs, or of their folders; this is {runs!r:.80}")
     return Table(Comparison(summarize_all([run for folder in folders for run in runs_in(folder)], target)), target)
-
-
-def _read(config: Source) -> tuple[Path | Mapping[str, Any], Path]:
-    """Returns what ``load`` takes, and the file by whose name a run's folder is called."""
-    if isinstance(config, RunConfig):
-        return tomllib.loads(config.to_toml()), Path(config.name or "run")
-    if isinstance(config, Mapping):
-        name = config.get("name", "run")
-        return config, Path(name if isinstance(name, str) else "run")
-    return Path(config), Path(config)
 
 
 @contextmanager

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+from .given import table_of
 from .launcher.config.files import load
 from .node.algorithms.base import Algorithm
-from .runs import Run, resume, run, table_of
+from .runs import Run, resume, run
 
 _CONFIG = {
     "data.samples": 240,

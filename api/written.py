@@ -20,7 +20,10 @@ def use_of(thing: Any) -> str:
     where that cannot be done."""
     name, module = thing.__qualname__, sys.modules.get(thing.__module__)
     if not name.isidentifier():
-        raise UserError(f"{name}: is defined inside something else, where no client finds it; define it on its own")
+        where = "is a lambda" if name.endswith("<lambda>") else "is defined inside something else"
+        raise UserError(
+            f"{name}: {where}, where no client finds it; define it on its own, at the top of a file or cell"
+        )
     if thing.__module__ != "__main__":
         file = getattr(module, "__file__", None)
         return f"{Path(file).resolve()}:{name}" if file else f"{thing.__module__}:{name}"

@@ -180,5 +180,10 @@ def _tree(values: Mapping[str, Any], option: str) -> dict[str, Any]:
             table = table.setdefault(section, {})
             if not isinstance(table, dict):
                 raise ConfigError(f"{option} {key}: {section} is a value, not a section")
+        there = table.get(last)
+        if isinstance(there, dict) and isinstance(value, dict) and there.keys().isdisjoint(value):
+            value = there | value
+        elif last in table:
+            raise ConfigError(f"{option} {key}: is given twice")
         table[last] = value
     return _absolute_paths(tree, Path.cwd())

@@ -100,7 +100,7 @@ class RunConfig(Section):
     """The keys with dots, those of tables too, that were written where it comes from; tables in a list are numbered."""
 
     def __post_init__(self) -> None:
-        if self.placement.hosts > self.clients:
+        if isinstance(self.clients, int) and self.placement.hosts > self.clients:
             raise ValueError(f"placement.hosts = {self.placement.hosts}: allowed are 0 to {self.clients}, one a client")
 
     @property
@@ -142,7 +142,7 @@ class RunConfig(Section):
 
 
 def _dumped(kind: type, value: Any) -> dict[str, Any]:
-    return _adapter(kind).dump_python(value, mode="json", exclude_none=True)
+    return _adapter(kind).dump_python(value, mode="json", exclude_none=True, warnings=False)
 
 
 def validate(tree: dict[str, Any], *, from_run: bool = False) -> RunConfig:
@@ -212,8 +212,8 @@ def as_section(section: type[_S], tree: dict[str, Any]) -> _S:
 
 
 def _plain(value: Any) -> Any:
-    """Returns the number of numpy's; of anything else its text."""
-    return value.item() if hasattr(value, "item") else str(value)
+    """Returns the numbers of numpy's; of anything else its text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _explain(problem: Any, tree: Mapping[str, Any]) -> str:

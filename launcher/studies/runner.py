@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 from ...metrics.store import RunFolderError
 from ...node.algorithms import libraries_of
@@ -37,6 +38,8 @@ class Means:
     force: bool = False
 
     def __post_init__(self) -> None:
+        if self.engine not in get_args(EngineName):
+            raise UserError(f"--engine {self.engine}: allowed are {', '.join(get_args(EngineName))}")
         if self.address is not None and self.engine != "ray":
             raise UserError(f"--address {self.address}: is where a Ray cluster is; add --engine ray, or leave it out")
 

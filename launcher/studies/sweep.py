@@ -74,9 +74,9 @@ def _lists(given: Sequence[str] | Mapping[str, Sequence[Any]]) -> Iterator[tuple
     """Yields (how it was written, key, values)."""
     if isinstance(given, Mapping):
         for key, values in given.items():
-            if isinstance(values, str) or not isinstance(values, Iterable):
-                raise ConfigError(f"grid {key}: its values must be a list")
-            yield key, key, list(values)
+            if isinstance(values, str) or not isinstance(values, Iterable) or not (values := list(values)):
+                raise ConfigError(f"grid {key}: its values must be a list of at least one")
+            yield key, key, values
         return
     for text in given:
         key, _, values = (part.strip() for part in text.partition("="))

@@ -4,10 +4,12 @@ import os
 import signal
 import threading
 
+import numpy as np
 import pytest
 
 import sheafgossip as sg
 from runs import until
+from sheafgossip.node.algorithms import DPSGD
 
 CONFIG = {"clients": 4, "rounds": 3, "data": {"samples": 120}, "algorithm.name": "d-psgd"}
 
@@ -84,11 +86,35 @@ def test_a_sweep_goes_on_where_it_was_and_has_a_table(tmp_path):
         (lambda: sg.run(CONFIG, {"topology..p": 1.0}), "a part of the key is missing"),
         (lambda: sg.run("nowhere.toml"), "nowhere.toml: cannot be read"),
         (lambda: sg.plan(CONFIG), "plan: needs one run, with one of"),
+        (lambda: sg.run(["mine.toml"]), "a configuration is the path of a file, a dict, or a sheafgossip.Config"),
+        (lambda: sg.run({3: 4}), "configuration: must be a dict of keys"),
+        (lambda: sg.run(sg.Config(clients="three")), "clients = 'three': must be a valid integer"),
+        (lambda: sg.run(CONFIG, [("training.alpha", 1.0)]), "changes: must be a dict of keys"),
+        (lambda: sg.run({"data.samples": 9, "data": {"samples": 9}}), "data: is given twice"),
+        (
+            lambda: sg.run(CONFIG, {"compute.slowdown": np.zeros(2)}),
+            "slowdown.0 = 0.0: must be greater than 0",
+        ),
+        (lambda: sg.run(CONFIG, engine="thread"), "--engine thread: allowed are local, threads, ray"),
+        (lambda: sg.run(CONFIG, algorithm=sg.Algorithm), r"algorithm = .*: give an object, such as Algorithm\(\)"),
+        (lambda: sg.run(CONFIG, algorithm="d-psgd"), "built-in ones are chosen by their names: "),
+        (
+            lambda: sg.run(CONFIG, {"algorithm.lam": 1}, algorithm=DPSGD()),
+            "lam: the algorithm is given as an object",
+        ),
+        (lambda: sg.run(CONFIG, model=lambda shape, outputs: None), "<lambda>: is a lambda, where no client finds it"),
+        (lambda: sg.run(CONFIG, {"model.use": "a.py:b"}, model=print), "model.use: model is given as a function, too"),
+        (lambda: sg.run(CONFIG, data=(np.ones(3), np.ones(3))), "data = .*: give a function that returns it"),
         (lambda: sg.sweep(CONFIG, {"training.alpha": 3}), "its values must be a list"),
+        (lambda: sg.sweep(CONFIG, {"training.alpha": []}), "its values must be a list of at least one"),
         (lambda: sg.sweep(CONFIG, seeds=0), "seeds = 0: must be a whole number of at least 1"),
         (lambda: sg.open_run("nowhere"), "nowhere"),
         (lambda: sg.resume("nowhere"), "nowhere"),
+        (lambda: sg.open_run(None), "None: is neither the path of a folder nor a run"),
         (lambda: sg.compare(["nowhere"]), "nowhere"),
+        (lambda: sg.compare([]), "compare needs a list of runs"),
+        (lambda: sg.compare("nowhere"), "compare needs a list of runs"),
+        (lambda: sg.verify([0]), "floats = 0: must be whole numbers of at least 1"),
     ],
 )
 def test_a_mistake_is_the_line_of_the_command(call, told):
@@ -97,8 +123,10 @@ def test_a_mistake_is_the_line_of_the_command(call, told):
 
 
 def test_an_unknown_argument_is_named():
-    with pytest.raises(TypeError, match="'verbose' is no argument; allowed are out, quiet, engine, address, force"):
+    with pytest.raises(TypeError, match="'verbose' is no argument; allowed are quiet, engine, address, force, out"):
         sg.run(CONFIG, verbose=True)
+    with pytest.raises(TypeError, match="'engine' is no argument; allowed are out, quiet"):
+        sg.sweep(CONFIG, engine="threads")
 
 
 def test_recorded_bytes_are_the_kernels():
