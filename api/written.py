@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .node.algorithms import installed
 from .node.own_code import digest_of
 from .topology.errors import UserError
 
@@ -25,8 +26,10 @@ def use_of(thing: Any) -> str:
             f"{name}: {where}, where no client finds it; define it on its own, at the top of a file or cell"
         )
     if thing.__module__ != "__main__":
-        file = getattr(module, "__file__", None)
-        return f"{Path(file).resolve()}:{name}" if file else f"{thing.__module__}:{name}"
+        file, use = getattr(module, "__file__", None), f"{thing.__module__}:{name}"
+        if not file or "site-packages" in Path(file).parts or use in installed().values():
+            return use
+        return f"{Path(file).resolve()}:{name}"
     text = _text_of(name)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     path = cache / "sheafgossip" / "code" / digest_of(text)[:16] / f"{name.lower()}.py"

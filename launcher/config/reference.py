@@ -12,6 +12,7 @@ from textwrap import dedent
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from ...node.algorithms import ALGORITHMS, Algorithm, installed, own_kind
+from ...node.own_code import CodeError
 from ...node.settings import ArchitectureSettings
 from ...topology.section import Needs, Section
 from .sections import RunConfig, keys_of
@@ -49,7 +50,12 @@ def _sections() -> Iterator[str]:
         number = " There may be any number of these tables." if "[[" in title else ""
         yield _line(section.__doc__) + number
         yield from _keys(section, keys_of(section))
-    known = ALGORITHMS | {name: own_kind(use) for name, use in installed().items()}
+    known, broken = dict(ALGORITHMS), dict[str, str]()
+    for name, use in installed().items():
+        try:
+            known[name] = own_kind(use)
+        except CodeError as error:
+            broken[name] = str(error)
     names = ", ".join(f"`{json.dumps(name)}`" for name in known)
     default = json.dumps(keys_of(RunConfig)["algorithm"].default.name)
     yield "## `[algorithm]`"
@@ -66,6 +72,9 @@ def _sections() -> Iterator[str]:
             own = sys.modules[algorithm.__module__].__doc__ or ""
         yield _line(own.partition("\n\n")[0])
         yield from list(_keys(algorithm, keys_of(algorithm).keys() - {"name", "use"})) or ["No further keys."]
+    for name, why in broken.items():
+        yield f"### `name = {json.dumps(name)}`"
+        yield _line(f"Is of an installed package, and cannot be used: {why}")
 
 
 def _keys(section: type, names: Iterable[str]) -> Iterator[str]:

@@ -233,8 +233,10 @@ def _explain(problem: Any, tree: Mapping[str, Any]) -> str:
         case "missing" | "missing_argument" | "union_tag_not_found":
             return f"{key} is missing" + (f"; allowed: {names}" if path == "algorithm.name" else "")
         case "union_tag_invalid" | "literal_error":
-            more = ", or a table with the key use" if WordOrTable.TAGS[0] in problem["loc"] else ""
-            return f"{key} = {shown(value)}; allowed: {context.get('expected', names)}{more}"
+            allowed = context.get("expected", names)
+            close = difflib.get_close_matches(str(value), re.findall("'(.*?)'", allowed), n=1)
+            allowed += ", or a table with the key use" if WordOrTable.TAGS[0] in problem["loc"] else ""
+            return f"{key} = {shown(value)}; allowed: {allowed}" + (f"; did you mean {close[0]!r}?" if close else "")
         case "value_error" if isinstance(value, dict):  # a check of several keys of a table, which may name them itself
             said = str(context["error"])
             glue = "." if re.match(r"[\w.]+ = ", said) else ": "

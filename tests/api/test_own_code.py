@@ -146,7 +146,8 @@ def test_an_installed_package_brings_algorithms_by_their_names(tmp_path, monkeyp
     information = tmp_path / "site" / "gossips-1.0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: gossips\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text("[sheafgossip.algorithms]\nhalf-way = gossips:HalfWay\n")
+    points = "[sheafgossip.algorithms]\nhalf-way = gossips:HalfWay\nbroken = nowhere:Gone\n"
+    (information / "entry_points.txt").write_text(points)
     (tmp_path / "site" / "gossips.py").write_text(own.ALGORITHM.replace("from averages import mean", own.AVERAGES))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     config = 'clients = 4\nrounds = 2\ndata.samples = 100\nalgorithm = { name = "half-way", way = 0.3 }\n'
@@ -154,9 +155,14 @@ def test_an_installed_package_brings_algorithms_by_their_names(tmp_path, monkeyp
     out = str(tmp_path / "run")
     assert command("run", str(tmp_path / "mine.toml"), "--quiet", "--out", out).returncode == 0
     assert sg.open_run(out).config["algorithm"] == {"name": "half-way", "use": "gossips:HalfWay", "way": 0.3}
-    assert '### `name = "half-way"`' in command("config", "schema").stdout
+    schema = command("config", "schema").stdout
+    assert '### `name = "half-way"`' in schema
+    assert "How far towards the neighbours' mean." in schema
+    assert "cannot be used: algorithm.use = 'nowhere:Gone'" in schema
+    mistyped = command("run", str(tmp_path / "mine.toml"), "--set", "algorithm.wey=0.1").stderr
+    assert "algorithm.wey: unknown key (did you mean way?)" in mistyped
     (tmp_path / "mine.toml").write_text(config.replace("half-way", "half-wey"))
-    assert "'selective-sheaf', 'half-way'" in command("run", str(tmp_path / "mine.toml")).stderr
+    assert "'half-way'; did you mean 'half-way'?" in command("run", str(tmp_path / "mine.toml")).stderr
     assert command("resume", out, "--rounds", "3").returncode == 2
     assert command("resume", out, "--rounds", "3", "--own-code").returncode == 0
 
