@@ -6,9 +6,11 @@ executed that. So what is named is written down with all that it refers to: impo
 
 import ast
 import os
+import symtable
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from .node.algorithms import installed
@@ -42,20 +44,34 @@ def use_of(thing: Any) -> str:
 def _text_of(wanted: str) -> str:
     """Returns the statements of __main__ that a name needs, in their order."""
     main, bound = vars(sys.modules["__main__"]), dict(_bound())
-    texts, left = dict[tuple[int, int], str](), [wanted]
+    if wanted not in bound:
+        raise UserError(f"{wanted}: its text cannot be found; write it into a file")
+    texts, left, seen = dict[tuple[int, int], str](), [wanted], set[str]()
     while left:
         name = left.pop()
-        if name not in bound or bound[name][0] in texts:
-            if name == wanted:
-                raise UserError(f"{name}: its text cannot be found; write it into a file")
+        if name in seen or name not in main or name.startswith("__"):
+            continue
+        seen.add(name)
+        if name not in bound:  # as of "a, b = 1, 2", or "from math import *"
+            texts[-1, len(texts)] = _restated(name, main[name], wanted)
             continue
         place, node, text = bound[name]
         if isinstance(node, ast.Assign | ast.AnnAssign):
             texts[place] = f"{name} = {_literal(main.get(name), name, wanted)}"
             continue
         texts[place] = text
-        left += [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+        left += _globals_of(text)
     return "\n\n".join(text for _, text in sorted(texts.items())) + "\n"
+
+
+def _globals_of(text: str) -> Iterator[str]:
+    """Yields the names that a statement, and all in it, takes from the module: a function's own are none of them."""
+    tables = [symtable.symtable(text, "", "exec")]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        is_module = table.get_type() == "module"
+        yield from (each.get_name() for each in table.get_symbols() if each.is_global() or is_module)
 
 
 def _bound() -> Iterator[tuple[str, tuple[tuple[int, int], ast.stmt, str]]]:
@@ -86,6 +102,16 @@ def _names(node: ast.stmt) -> list[str]:
         case ast.AnnAssign(target=ast.Name(id=name)):
             return [name]
     return []
+
+
+def _restated(name: str, value: Any, user: str) -> str:
+    """Returns a statement that binds the name to the same."""
+    if isinstance(value, ModuleType):
+        return f"import {value.__name__} as {name}"
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    if module is not None and module.__name__ != "__main__" and getattr(module, name, None) is value:
+        return f"from {module.__name__} import {name}"
+    return f"{name} = {_literal(value, name, user)}"
 
 
 def _literal(value: Any, name: str, user: str) -> str:

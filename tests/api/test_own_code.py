@@ -365,12 +365,13 @@ from dataclasses import dataclass
 import numpy as np
 import sheafgossip as sg
 
-SHARE = 0.25
-HUGE = np.zeros(3)
+SHARE, TIMES = 0.25, 1
+HUGE = theirs = np.zeros(3)
+from math import *
 
 
 def mean(vectors):
-    return np.mean(list(vectors), axis=0)
+    return TIMES * cos(0) * np.mean(list(vectors), axis=0)
 
 
 @dataclass(frozen=True)
