@@ -79,13 +79,22 @@ def _columns(source: Source, found: Any) -> dict[str, Any]:
     elif torch_data and isinstance(found, torch_data.Subset) and isinstance(found.dataset, torch_data.TensorDataset):
         items = tuple(tensor[found.indices] for tensor in found.dataset.tensors)
     else:
-        samples = [found[number] for number in range(len(found))]
+        samples = _samples(source, found)
         lengths = {len(each) if isinstance(each, tuple | list) else 0 for each in samples}
         columns = zip(*samples, strict=True) if len(lengths) == 1 and lengths <= {2, 3} else ()
         items = tuple([np.asarray(value) for value in column] for column in columns)
     if len(items) not in (2, 3):
         raise source.wrong(f"returned {type(found).__name__}, whose items must be (x, y) or (x, y, client)")
     return dict(zip(_NAMES, items, strict=False))
+
+
+def _samples(source: Source, found: Any) -> list[Any]:
+    try:
+        return [found[number] for number in range(len(found))]
+    except Exception as error:  # whatever a data set raises, it cannot be read
+        if own_code.blamed(error):
+            raise
+        raise source.wrong(f"samples of {type(found).__name__} can't be read: {own_code.described(error)}") from error
 
 
 def _array(source: Source, name: str, values: Any) -> np.ndarray:

@@ -103,6 +103,28 @@ MISTAKES = {  # {what: (text of the file, lines of the configuration, what is sa
         "def own(z, y): return z[0, 99]", METRIC, r", 10\) and targets .* IndexError: .* \(mine.py, line 16, in own"),
     "taken": ("", 'evaluation.metrics = [{ use = "mine.py:mse" }]', "name = 'mse': that is what .* own test metric is"),
     "no samples": ("def load(): return 3", DATA, "data.use = .*: returned int; allowed are"),
+    "unknown data option": (
+        "def load(): return 3",
+        f"{DATA}\ndata.options.samples = 3",
+        r"cannot be called with \(samples=3\): load\(\) got an unexpected keyword",
+    ),
+    "no pairs": (
+        "import torch\ndef load(): return torch.utils.data.TensorDataset(torch.ones(9, 2))",
+        DATA,
+        r"returned TensorDataset, whose items must be \(x, y\) or \(x, y, client\)",
+    ),
+    "a stream": (
+        "import torch\nclass Mine(torch.utils.data.IterableDataset):\n    def __iter__(self): yield 1, 2\n"
+        "    def __len__(self): return 9\ndef load(): return Mine()",
+        DATA,
+        "samples of Mine can't be read: NotImplementedError",
+    ),
+    "fails at a sample": (
+        "import torch\nclass Mine(torch.utils.data.Dataset):\n    def __len__(self): return 9\n"
+        "    def __getitem__(self, at): return 1 / 0\ndef load(): return Mine()",
+        DATA,
+        r"ZeroDivisionError: .* \(mine.py, line 19, in __getitem__",
+    ),
     "unequal lengths": ("def load(): return np.ones((9, 2)), np.ones(8, int)", DATA, "x has 9 samples and y has 8"),
     "ragged": ("def load(): return [[1, 2], [3]], [0, 1]", DATA, "x is no array: "),
     "one class": ("def load(): return np.ones((9, 2)), np.ones(9, int)", DATA, "y holds one class only"),

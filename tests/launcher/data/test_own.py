@@ -5,6 +5,7 @@ import pytest
 
 import sheafgossip as sg
 from sheafgossip.launcher.config.data import DataSection
+from sheafgossip.launcher.data.pool import DataError
 from sheafgossip.launcher.data.sets import load
 
 HEAD = """
@@ -72,6 +73,27 @@ def test_every_form_gives_the_same_samples(tmp_path, form):
     assert not owned or pool.client.tolist() == (np.arange(24) % 2).tolist()
     assert (pool.tests is not None) == tested
     assert not tested or pool.tests.tolist() == [False] * 16 + [True] * 8
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("whole.to_iterable_dataset()", "returned IterableDataset; allowed are "),
+        ("DatasetDict(unsupervised=whole)", "its splits are unsupervised; allowed are train, validation, test"),
+        (
+            "whole.rename_column('x', 'z').remove_columns('y')",
+            'there is no column "target" .*its columns are z, client',
+        ),
+        ("Dataset.from_dict({'x': ['a b', 'c'], 'y': [0, 1]})", 'x is column "x", which is text'),
+        ("{'train': whole, 'test': (x, y)}", "returned Dataset"),
+    ],
+)
+def test_what_a_data_set_of_hugging_face_lacks_is_told_in_a_line(tmp_path, returned, said):
+    pytest.importorskip("datasets", reason="such a function imports it")
+    (tmp_path / "mine.py").write_text(f"{HEAD}{HUGGING}\n\ndef load():\n    return {returned}\n")
+    with pytest.raises(DataError, match=f"data.use = .*: .*{said}") as error:
+        load(DataSection(use=f"{tmp_path}/mine.py:load"), 0)
+    assert "\n" not in str(error.value)
 
 
 def test_options_reach_the_function_and_are_recorded(tmp_path):
