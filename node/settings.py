@@ -166,6 +166,12 @@ class Training(Section):
             return self.steps
         return self.epochs * -(-samples // min(self.batch_size, samples))
 
+    def samples_of(self, samples: int) -> float:
+        """Returns how many samples the steps of a round go over, in the mean over rounds."""
+        if self.work == "full":
+            return samples
+        return samples * self.count(samples) / -(-samples // min(self.batch_size, samples))
+
 
 @dataclass(frozen=True)
 class MetricSettings(Section):

@@ -217,7 +217,8 @@ def _planned(config: RunConfig, calibrate: Callable, picture: Path | None, lines
     plan = prepared.plan
     assert plan
     roughly = "" if config.time.clock == "virtual" else "; on the wall clock, the run follows this only roughly"
-    told = [f"a local step takes {prepared.config.compute.step_s:.4g} s{roughly}", ""]
+    step_s, sample_s = prepared.config.compute.step_s, prepared.config.compute.sample_s
+    told = [f"a local step takes {step_s or sample_s:.4g} s{' a sample' if sample_s else ''}{roughly}", ""]
     told += [f"{name:<36}{value}".rstrip() for name, value in figures(plan)]
     told += ["", *lines_of(plan, min(100, width()), lines), f"{need} on this machine"]
     if picture is not None:

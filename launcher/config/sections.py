@@ -58,10 +58,19 @@ class ComputeSection(Section):
     """How long local work takes."""
 
     step_s: Positive | None = None
-    """Seconds of a local step (work = "full": of a pass over the training samples). Without it, a step is timed once on
-    this machine and written into the run's config.toml."""
+    """Seconds of a local step (work = "full": of a pass over the training samples, however many). Without it, a step is
+    timed once on this machine and written into the run's config.toml."""
+    sample_s: Positive | None = None
+    """Instead of ``step_s``: seconds of each training sample that a local step goes over, so that clients with more
+    samples take longer."""
+    message_s: Annotated[NotNegative, "Added to local work for each message of the round: projecting, encoding."] = 0.0
+    evaluation_s: Annotated[NotNegative, "Added to local work in rounds that are evaluated."] = 0.0
     slowdown: tuple[Positive, ...] = ()
-    """Factor on the time of each client, in their order; a shorter list is repeated."""
+    """Factor on all these seconds of each client, in their order; a shorter list is repeated."""
+
+    def __post_init__(self) -> None:
+        if self.step_s is not None and self.sample_s is not None:
+            raise ValueError("step_s and sample_s exclude each other: give one of them")
 
 
 _ONE_OF: Any = Annotated[Union[tuple(ALGORITHMS.values())], Field(discriminator="name")]  # noqa: UP007 (from the table)
@@ -108,6 +117,11 @@ class RunConfig(Section):
         """Tells whether anything but the machine itself decides on time."""
         scenario = "time", "compute", "stragglers", "links", "faults", "chaos"
         return any(getattr(self, field.name) != field.default for field in fields(self) if field.name in scenario)
+
+    @property
+    def times_a_step(self) -> bool:
+        """Tells whether this machine decides what a step takes."""
+        return self.has_scenario and self.compute.step_s is None and self.compute.sample_s is None
 
     @property
     def label(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...transport.schedule import Schedule
 from .draws import latencies, strikes
+from .network import Network, Transfer
 from .plan import Incarnation
 from .scenario import Fault, Links, Scenario
 
@@ -27,6 +28,9 @@ class Mail:
     under_way: list[tuple[float, int]] = field(default_factory=list)  # heap of (arrival, round)
     arrived: set[int] = field(default_factory=set)
     freshest: int = 0
+    coming: set[int] = field(
+        default_factory=set
+    )  # rounds of those under way of which nobody knows yet when they arrive
 
     def take_in(self, now: float) -> None:
         while self.under_way and self.under_way[0][0] <= now:
@@ -36,7 +40,7 @@ class Mail:
                 self.freshest = round
 
     def first_from(self, round: int) -> float:
-        """Returns when a message of at least this round arrives; -inf: has arrived; inf: none is under way."""
+        """Returns when a message of at least this round arrives, if known, else inf; -inf: one has arrived."""
         if self.freshest >= round:
             return -math.inf
         return min((arrival for arrival, number in self.under_way if number >= round), default=math.inf)
@@ -93,14 +97,15 @@ class Client:
 class Channel:
     """One direction of an edge, with its draws. Messages keep their order, but for faults of kind "reorder"."""
 
-    def __init__(self, scenario: Scenario, src: int, dst: Client):
+    def __init__(self, scenario: Scenario, src: int, dst: Client, network: Network | None = None):
         drawn = (scenario.rounds, scenario.phases), scenario.seed
         edge = src, dst.number
         link = scenario.links.get(edge, Links())
-        self.to = dst
+        self.to, self._edge = dst, edge
+        self._is_shared = network is not None and network.is_shared(edge)
         self.place = scenario.neighbours[dst.number].index(src)  # of the sender, among the receiver's neighbours
         self._latency = latencies(link, *drawn, *edge).tolist()
-        self._bandwidth, self._uplink = link.bandwidth or math.inf, scenario.uplink
+        self._bandwidth, self._uplink = link.bandwidth or math.inf, scenario.uplink_of(src)
         self._bytes, self._opening = scenario.message_bytes[edge], scenario.star.opening if scenario.star else 0
         self._free = self._last_arrival = 0.0
         self._faults = [(Fault("loss"), strikes(link.loss, *drawn, "loss", *edge).tolist())] if link.loss else []
@@ -109,21 +114,29 @@ class Channel:
                 draws = strikes(fault.probability, *drawn, "fault", number, *edge).tolist()
                 self._faults.append((fault, draws))
 
-    def carry(self, round: int, phase: int, now: float, free: float) -> tuple[float, float, int] | None:
+    def carry(
+        self, round: int, phase: int, now: float, free: float
+    ) -> tuple[float, float, int, Transfer | None] | None:
         """Returns when a message has left the uplink, which is ``free`` from then on, when it arrives, and how often;
-        None where the link is cut."""
+        last, what to give to the network, where only that knows when it arrives. None where the link is cut."""
         row = round - 1
         struck = [fault for fault, draws in self._faults if draws[row][phase] and fault.active(round, now)]
         kinds = [fault.kind for fault in struck]
         if "cut" in kinds or "partition" in kinds:
             return None
         size = self._bytes[phase if round == 1 else self._opening + phase]
-        left = free + size / self._uplink
-        self._free = (left if left > self._free else self._free) + size / self._bandwidth
-        arrived = self._free + self._latency[row][phase]
+        left, copies = free + size / self._uplink, 0 if "loss" in kinds else 2 if "duplicate" in kinds else 1
+        if self._is_shared:
+            through, transfer = 0.0, Transfer(self._edge, size, "reorder" in kinds, copies == 0)
+        else:
+            through, transfer = (left if left > self._free else self._free) + size / self._bandwidth, None
+            self._free = through
+        arrived = through + self._latency[row][phase]
         for fault in struck:
             if fault.kind in ("delay", "reorder"):
                 arrived += fault.delay_s
-        if "reorder" not in kinds:
+        if transfer:
+            transfer.delay_s = arrived
+        elif "reorder" not in kinds:
             arrived = self._last_arrival = arrived if arrived > self._last_arrival else self._last_arrival
-        return left, arrived, 0 if "loss" in kinds else 2 if "duplicate" in kinds else 1
+        return left, arrived, copies, transfer

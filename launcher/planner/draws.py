@@ -59,6 +59,9 @@ class ComputeTimes:
                 factors[i, round - 1] = factor
         steps, slowdown = (np.array(each or 1, float) for each in (scenario.steps, scenario.slowdown))
         self._seconds = np.broadcast_to(scenario.step_s * steps * slowdown, scenario.clients)[:, None] * factors
+        if scenario.message_s or scenario.evaluation_s:
+            more = _beside_steps(scenario) * np.broadcast_to(slowdown, scenario.clients)[:, None]
+            self._seconds = self._seconds + more * factors
         self._faults = scenario.of_kind("slow")
         self._switches: dict[int, list[float]] = {}
 
@@ -84,6 +87,17 @@ class ComputeTimes:
             rng = generator(self._seed, "on-off straggler", client, number)
             switches.append(switches[-1] + float(rng.exponential(off_s if number % 2 else on_s)))
         return bisect_right(switches, now) % 2 == 0
+
+
+def _beside_steps(scenario: Scenario) -> np.ndarray:
+    """(clients, rounds): seconds for messages and evaluations."""
+    phases, everyone = scenario.phases - (scenario.star.opening if scenario.star else 0), range(scenario.clients)
+    sent_to = [[len(scenario.neighbours[i])] * scenario.rounds for i in everyone]
+    if scenario.graph_of:
+        sent_to = [[len(graph.successors(i)) for graph in scenario.graph_of] for i in everyone]
+    seconds = scenario.message_s * phases * np.array(sent_to)
+    seconds[:, np.array(scenario.evaluated, int) - 1] += scenario.evaluation_s
+    return seconds
 
 
 @dataclass(frozen=True)

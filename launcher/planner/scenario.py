@@ -1,11 +1,11 @@
 """What a plan is made from: who computes how fast, what links do to messages, what goes wrong. Times are in seconds."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, MaxLen, MinLen
 
@@ -49,6 +49,45 @@ class UnlikeEdge(Section):
 
 
 @dataclass(frozen=True)
+class UnlikeClients(Section):
+    """Clients whose own connection differs from the others'; of several tables that name a client the last one counts.
+    A server is the client after the last."""
+
+    clients: Annotated[tuple[Index, ...], MinLen(1), "Which."]
+    uplink: Annotated[NotNegative | None, "Bytes a second that each of them can send."] = None
+    downlink: Annotated[NotNegative | None, "Bytes a second that each of them can receive."] = None
+
+
+@dataclass(frozen=True)
+class SharedLink(Section):
+    """A capacity that links share: of a host, a cable, a radio channel. What is under way at the same time gets its
+    max-min fair share."""
+
+    capacity: Annotated[Positive, "Bytes a second."]
+    clients: tuple[Index, ...] = ()
+    """Those behind it: it carries what they exchange with all others, not with each other."""
+    edges: tuple[Annotated[tuple[Index, ...], MinLen(2), MaxLen(2)], ...] = ()
+    """Or these links."""
+    direction: Literal["both", "in", "out"] = "both"
+    """out: what ``clients`` send, or on ``edges`` the first to the second; in: the other way; both: all together."""
+
+    def __post_init__(self) -> None:
+        if bool(self.clients) == bool(self.edges):
+            raise ValueError("clients and edges exclude each other: give one of them")
+
+    @cached_property
+    def _outward(self) -> frozenset[int] | frozenset[Edge]:
+        return frozenset(self.clients) or frozenset((i, j) for i, j in self.edges)
+
+    def carries(self, src: int, dst: int) -> bool:
+        ends: tuple[Any, Any] = ((src, dst), (dst, src)) if self.edges else (src, dst)
+        out, back = (end in self._outward for end in ends)
+        if self.clients and out and back:
+            return False
+        return (out and self.direction != "in") or (back and self.direction != "out")
+
+
+@dataclass(frozen=True)
 class Links(Section):
     """What links do to messages. Messages of one link arrive in their order."""
 
@@ -62,8 +101,13 @@ class Links(Section):
     uplink: NotNegative = 0.0
     """Bytes a second that a client can send to all its neighbours together, one message after the other; 0 is
     unlimited."""
+    downlink: NotNegative = 0.0
+    """Bytes a second that a client can receive from all its neighbours together, one message after the other; 0 is
+    unlimited."""
     loss: Annotated[Fraction, "Probability that a message is lost: it is not sent."] = 0.0
     edges: Annotated[tuple[UnlikeEdge, ...], "Edges that differ."] = ()
+    clients: Annotated[tuple[UnlikeClients, ...], "Clients that differ."] = ()
+    groups: Annotated[tuple[SharedLink, ...], "Links that share a capacity."] = ()
 
     def __post_init__(self) -> None:
         if self.latency == "uniform" and self.latency_high_s < self.latency_s:
@@ -166,7 +210,8 @@ class Scenario:
     local work, then the other exchanges. With ``staleness`` s a client in round k goes on once each of these has got to
     round k - s at least, or to the last one before it that joins them; 0 is synchronous, math.inf never waits.
     ``deadline_s`` bounds each wait, ``notice_s`` is from a client's death until its neighbours know of it. Local work
-    of client i takes steps[i] * step_s * slowdown[i] * (its straggler factor)."""
+    of client i takes (steps[i] * step_s + message_s for each message that it sends in the round + evaluation_s if that
+    is ``evaluated``) * slowdown[i] * (its straggler factor)."""
 
     seed: int
     rounds: int
@@ -177,12 +222,19 @@ class Scenario:
     deadline_s: float = math.inf
     notice_s: float = 0.0
     step_s: float = 0.01
-    steps: tuple[int, ...] = ()
+    steps: tuple[float, ...] = ()  # or samples, which then take step_s each
+    message_s: float = 0.0
+    evaluation_s: float = 0.0
+    evaluated: Sequence[int] = ()  # rounds
     slowdown: tuple[float, ...] = ()
     stragglers: Stragglers = Stragglers()
     trace: Mapping[tuple[int, int], float] = field(default_factory=dict)  # {(client, round): factor}; others have 1
     links: Mapping[Edge, Links] = field(default_factory=dict)  # others have no latency, no loss, no limit
     uplink: float = math.inf  # bytes a second that a client can send, to all its neighbours together
+    downlink: float = math.inf  # and receive
+    uplinks: Mapping[int, float] = field(default_factory=dict)  # of clients that differ
+    downlinks: Mapping[int, float] = field(default_factory=dict)
+    groups: tuple[SharedLink, ...] = ()
     faults: tuple[Fault, ...] = ()
     checkpoint_every: int = 0
     star: Star | None = None
@@ -191,6 +243,17 @@ class Scenario:
     @property
     def clients(self) -> int:
         return len(self.neighbours)
+
+    @property
+    def shares_capacity(self) -> bool:
+        """Messages to different clients, or from different ones, hold each other up behind their uplinks."""
+        return bool(self.groups) or min([self.downlink, *self.downlinks.values()]) < math.inf
+
+    def uplink_of(self, client: int) -> float:
+        return self.uplinks.get(client, self.uplink)
+
+    def downlink_of(self, client: int) -> float:
+        return self.downlinks.get(client, self.downlink)
 
     @property
     def learners(self) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from ...transport.schedule import Schedule, chosen_round, needed_round
 from .clients import Channel, Client, PendingWait
 from .draws import ComputeTimes
+from .network import Network, Transfer
 from .plan import Incarnation, Plan, PlanError, SentMessage
 from .scenario import Fault, Scenario, Star
 
@@ -30,11 +31,12 @@ def simulate(scenario: Scenario) -> Plan:
 class _Simulation:
     def __init__(self, scenario: Scenario):
         self.scenario, self.star = scenario, scenario.star
+        self.network = Network(scenario) if scenario.shares_capacity else None
         self.clients = [Client(scenario, i) for i in range(scenario.clients)]
         for client, numbers in zip(self.clients, scenario.neighbours, strict=True):
             client.neighbours = [self.clients[j] for j in numbers]
             if scenario.phases:
-                client.channels = [Channel(scenario, client.number, other) for other in client.neighbours]
+                client.channels = [Channel(scenario, client.number, o, self.network) for o in client.neighbours]
             client.forget(scenario.phases)
         self.compute_times = ComputeTimes(scenario)
         self.sent: list[SentMessage] = []
@@ -56,7 +58,11 @@ class _Simulation:
             client.back_from_round = late[0].at_round
             if late[0].at_s is not None:
                 self._at(late[0].at_s, _FIRST, client, self._come_back, None)
-        while self._heap:
+        network = self.network
+        while self._heap or (network and network.due[0] < math.inf):
+            if network and (not self._heap or network.due < self._heap[0][:2]):
+                self.now = network.proceed()
+                continue
             self.now, _, number, _, action, arguments = heappop(self._heap)
             action(self.clients[number], *arguments)
         if waiting := [(client, client.wait) for client in self.clients if client.wait is not None]:
@@ -187,21 +193,48 @@ class _Simulation:
                 self.synchronous = False
                 self.withheld += 1
                 continue
-            left, arrived, copies = carried
+            left, arrived, copies, transfer = carried
             self.sent.append(SentMessage(client.number, other.number, round, phase, now, left, arrived, copies))
-            if not copies:
-                continue
             own_copies[place] = theirs.comes[row, phase, there] = copies
-            theirs.delays[row, phase, there] = arrived - now
-            heappush(other.mail[phase][there].under_way, (arrived, round))
-            wait = other.wait
-            if wait is None or arrived >= wait.ready.get(there, -math.inf):
-                continue
-            overtakes = wait.after_opening and round > 1 and phase == 0
-            if overtakes or (phase == wait.phase and round >= wait.needed[there]):
-                wait.ready[there] = arrived
-                self._plan_end(other, wait)
+            if transfer is not None:
+                self._give(transfer, channel)
+            elif copies:
+                theirs.delays[row, phase, there] = arrived - now
+                heappush(other.mail[phase][there].under_way, (arrived, round))
+                if other.wait is not None and arrived < other.wait.ready.get(there, -math.inf):
+                    self._expect(other, there, round, phase, arrived)
         client.uplink_free = left
+
+    def _expect(self, client: Client, place: int, round: int, phase: int, arrived: float) -> None:
+        """A client that waits learns that a message comes before what it has waited for."""
+        wait = client.wait
+        assert wait
+        overtakes = wait.after_opening and round > 1 and phase == 0
+        if overtakes or (phase == wait.phase and round >= wait.needed[place]):
+            wait.ready[place] = arrived
+            self._plan_end(client, wait)
+
+    def _give(self, transfer: Transfer, channel: Channel) -> None:
+        """Gives the network the message that was sent last, which then tells when it arrives."""
+        number, (src, dst, round, phase, sent, left, _, copies) = len(self.sent) - 1, self.sent[-1]
+        client, place = channel.to, channel.place
+        mail = client.mail[phase][place]
+
+        def arrives(arrived: float) -> None:
+            self.sent[number] = SentMessage(src, dst, round, phase, sent, left, arrived, copies)
+            if not copies:
+                return
+            client.schedule.delays[round - 1, phase, place] = arrived - sent
+            heappush(mail.under_way, (arrived, round))
+            mail.coming.remove(round)
+            is_new, wait = mail is not client.mail[phase][place], client.wait  # a process that it was not sent to
+            if not is_new and wait is not None and arrived < wait.ready.get(place, -math.inf):
+                self._expect(client, place, round, phase, arrived)
+
+        mail.coming |= {round} if copies else set()
+        transfer.arrives = arrives
+        assert self.network
+        self.network.give(transfer, left)
 
     def _receive(self, client: Client, phase: int, of: Iterable[int] | None = None, *, bounded: bool = True) -> _Steps:
         """Waits for the phase's messages of all neighbours, or of those in ``of``, if ``bounded`` until the deadline,
@@ -239,11 +272,14 @@ class _Simulation:
 
     def _ready(self, client: Client, wait: PendingWait, place: int) -> float:
         """Returns when the client needs not wait for a neighbour any more, as far as is known now."""
-        comes = client.mail[wait.phase][place].first_from(wait.needed[place])
+        ends = [(client.mail[wait.phase][place], wait.needed[place])]
         if wait.after_opening:
-            comes = min(comes, client.mail[0][place].first_from(2))
+            ends.append((client.mail[0][place], 2))
+        comes = min(mail.first_from(round) for mail, round in ends)
         if comes < math.inf:
             return max(self.now, comes)
+        if any(mail.coming and max(mail.coming) >= round for mail, round in ends):
+            return math.inf
         other = client.neighbours[place]
         if other.here:
             sends = client.round >= other.incarnations[-1].first and client.round != other.listens_in

@@ -84,7 +84,7 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
     _check_own_code(config, assignments, data)
     plan = None
     if config.has_scenario:
-        if config.compute.step_s is None:
+        if config.times_a_step:
             assert calibrate
             (folder / "log").mkdir(exist_ok=True)
             steps = config.training.count(data.clients[0].train_samples)
@@ -256,9 +256,10 @@ def _scenario(
 ) -> Scenario:
     """``sizes`` are the bytes of a round's messages on each directed edge, ``samples`` what each client trains on."""
     graph = connected(config.algorithm, graphs)
-    time, count, slowdown = config.time, graph.clients, config.compute.slowdown or (1.0,)
-    assert config.compute.step_s
-    steps = [config.training.count(each) for each in samples]
+    time, compute, every, count = config.time, config.compute, config.evaluation.every, graph.clients
+    slowdown, unit_s = compute.slowdown or (1.0,), compute.sample_s or compute.step_s
+    assert unit_s
+    units = [config.training.samples_of(n) if compute.sample_s else config.training.count(n) for n in samples]
     return Scenario(
         seed=config.seed,
         rounds=config.rounds,
@@ -269,13 +270,19 @@ def _scenario(
         silence=time.silence,
         deadline_s=time.deadline_s or math.inf,
         notice_s=time.notice_s,
-        step_s=config.compute.step_s,
-        steps=(*steps, *[0] * (count - len(steps))),  # a server takes none
+        step_s=unit_s,
+        steps=(*units, *[0] * (count - len(units))),  # a server takes none
+        message_s=compute.message_s,
+        evaluation_s=compute.evaluation_s,
+        evaluated=[k for k in range(1, config.rounds + 1) if k == config.rounds or (every and k % every == 0)],
         slowdown=tuple(slowdown[i % len(slowdown)] for i in range(count)),
         stragglers=config.stragglers,
         trace=_trace(config.stragglers.path, config.clients),
         links=_links(config.links, graph),
         uplink=config.links.uplink or math.inf,
+        downlink=config.links.downlink or math.inf,
+        **_unlike_clients(config.links, count),
+        groups=config.links.groups,
         faults=_faults(config, graph),
         checkpoint_every=config.checkpoints.every,
         star=star,
@@ -292,7 +299,24 @@ def _links(section: Links, graph: Graph) -> dict[Edge, Links]:
         if (low_s := own.get("latency_s")) is not None:
             own["latency_high_s"] = max(low_s, low_s + section.latency_high_s - section.latency_s)
         links[i, j] = links[j, i] = replace(section, **own)
+    for number, group in enumerate(section.groups):
+        if strange := [[*ends] for ends in group.edges if ends not in links]:
+            raise ConfigError(f"links.groups.{number}.edges: {strange[0]}: the graph has no such edge")
     return links
+
+
+def _unlike_clients(section: Links, clients: int) -> dict[str, dict[int, float]]:
+    """Returns the uplinks and downlinks that differ from the others'."""
+    named = [(f"links.clients.{number}", each.clients) for number, each in enumerate(section.clients)]
+    named += [(f"links.groups.{number}", each.clients) for number, each in enumerate(section.groups)]
+    for key, those in named:
+        if max(those, default=0) >= clients:
+            raise ConfigError(f"{key}.clients: there is no client {max(those)}; they are 0 to {clients - 1}")
+    tables = [(table, i) for table in section.clients for i in table.clients]
+    return {
+        "uplinks": {i: table.uplink or math.inf for table, i in tables if table.uplink is not None},
+        "downlinks": {i: table.downlink or math.inf for table, i in tables if table.downlink is not None},
+    }
 
 
 def _faults(config: RunConfig, graph: Graph) -> tuple[Fault, ...]:

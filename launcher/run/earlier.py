@@ -52,7 +52,7 @@ def missing_of(runs: Sequence[PlannedRun], *, accept_diverged: bool = False) -> 
     missing = []
     for run, found in [(run, stage(run.config, run.folder)) for run in runs]:
         if found != "finished" and not (accept_diverged and has_diverged(run.folder)):
-            begun = configuration(run.folder) if _is_measured(run.config) else None
+            begun = configuration(run.folder) if run.config.times_a_step else None
             has_checkpoint = any(run.folder.glob("state/round-*[1-9]*")) and (run.folder / "config.toml").exists()
             missing.append(PlannedRun(begun or run.config, run.folder, has_checkpoint))
     return missing
@@ -76,10 +76,6 @@ def clear(folder: Path) -> None:
             folder.rmdir()
 
 
-def _is_measured(config: RunConfig) -> bool:
-    return config.has_scenario and config.compute.step_s is None
-
-
 def stage(config: RunConfig, folder: Path) -> Literal["missing", "begun", "finished"]:
     """How far this very run is, in this folder. Raises ConfigError where the folder holds something else,
     RunFolderError where the run still goes on, or its collector is not done in time."""
@@ -90,7 +86,7 @@ def stage(config: RunConfig, folder: Path) -> Literal["missing", "begun", "finis
         if folder.is_dir() and {path.name for path in folder.iterdir()} <= _BEFORE_ITS_CONFIGURATION:
             return "begun"
         raise ConfigError(f"{folder}: holds something else than a run; choose another --out")
-    if (there.but(compute={"step_s": None}) if _is_measured(config) else there) != config:
+    if (there.but(compute={"step_s": None}) if config.times_a_step else there) != config:
         raise ConfigError(f"{folder}: holds a run of another configuration; remove it, or choose another --out")
     if config.uses and (folder / "run.sqlite").exists():
         was, now = _digests(folder), own_code.digests(config.uses)

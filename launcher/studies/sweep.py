@@ -132,7 +132,7 @@ def plan(file: Path | Mapping[str, Any], overrides: Overrides, grids: Grids, see
             f"sweep: two settings would share the folder {twice[0]}: every [[compare]] table needs a name of its own, "
             "and values must differ in letters or digits"
         )
-    if any(config.has_scenario and config.compute.step_s is None for config in configs):
+    if any(config.times_a_step for config in configs):
         raise ConfigError(
             "compute.step_s is not set: all runs of a sweep must count time alike; `sheafgossip plan` tells what a "
             "local step takes here"

@@ -3,11 +3,13 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import heappop, heappush
 
 import numpy as np
 
 from sheafgossip.launcher.planner.draws import ComputeTimes, latencies, strikes
+from sheafgossip.launcher.planner.network import AFTER, Network, Transfer
 from sheafgossip.launcher.planner.plan import Incarnation, SentMessage
 from sheafgossip.launcher.planner.scenario import Fault, Links, Scenario
 from sheafgossip.topology.graph import Graph
@@ -60,6 +62,7 @@ class Naive:
             draws = {edge: strikes(fault.probability, *drawn, "fault", number, *edge) for edge in self.links}
             self.struck.append((fault, draws))
         self.link_free, self.arrived = defaultdict(float), defaultdict(float)
+        self.network = Network(scenario)  # which has an oracle of its own, in test_network.py
         self.now, self.moments = 0.0, []
         self.messages: list[SentMessage] = []
         self.events: list[tuple[float, int, str, str]] = []
@@ -77,12 +80,16 @@ class Naive:
 
     def play(self) -> None:
         while True:
+            while self.network.due < (self.now, AFTER):
+                self.network.proceed()
             able = [peer for peer in self.peers if peer.can_go_on()]
             if due := min((entry for entry in self.returns if entry[0] <= self.now), default=None):
                 self.returns.remove(due)
                 self.come_back(self.peers[due[1]], None)
             elif able:
                 able[0].can_go_on = next(able[0].steps, lambda: False)
+            elif self.network.due < (min(self.moments, default=math.inf), 0):
+                self.now = self.network.proceed()
             elif self.moments:
                 self.now = heappop(self.moments)
             else:
@@ -158,7 +165,7 @@ class Naive:
         for place, j in enumerate(me.neighbours):
             if to is not None and j not in to:
                 continue
-            other, edge, there = self.peers[j], (me.number, j), self.peers[j].neighbours.index(me.number)
+            other, edge = self.peers[j], (me.number, j)
             struck = [fault for fault, draws in self.struck if draws[edge][row, phase] and fault.hits(*edge)]
             struck = [fault for fault in struck if fault.active(me.round, self.now)]
             kinds = {fault.kind for fault in struck}
@@ -168,21 +175,36 @@ class Naive:
                 self.synchronous, self.withheld = False, self.withheld + 1
                 continue
             size = self.scenario.message_bytes[edge][phase if row == 0 else self.opening + phase]
-            left += size / self.scenario.uplink
-            self.link_free[edge] = max(left, self.link_free[edge]) + size / (self.links[edge].bandwidth or math.inf)
-            arrived = self.link_free[edge] + self.latency[edge][row, phase]
+            left += size / self.scenario.uplinks.get(me.number, self.scenario.uplink)
+            shared, through = self.network.is_shared(edge), 0.0
+            if not shared:
+                through = max(left, self.link_free[edge]) + size / (self.links[edge].bandwidth or math.inf)
+                self.link_free[edge] = through
+            arrived = through + self.latency[edge][row, phase]
             for fault in struck:
                 arrived += fault.delay_s if fault.kind in ("delay", "reorder") else 0
+            copies, number = 0 if "loss" in kinds else 1 + ("duplicate" in kinds), len(self.messages)
+            me.own["copies"][row, phase, place] = copies
+            self.messages.append(SentMessage(*edge, me.round, phase, self.now, left, math.inf, copies))
+            mail = other.mail[me.number] if copies else []
+            mail.append(self.messages[-1])
+            if shared:
+                arrives = partial(self.arrives, number, mail)
+                self.network.give(Transfer(edge, size, "reorder" in kinds, not copies, arrived, arrives), left)
+                continue
             if "reorder" not in kinds:
                 arrived = self.arrived[edge] = max(arrived, self.arrived[edge])
-            copies = 0 if "loss" in kinds else 1 + ("duplicate" in kinds)
-            message = SentMessage(*edge, me.round, phase, self.now, left, arrived, copies)
-            self.messages.append(message)
-            me.own["copies"][row, phase, place] = copies
-            if copies:
-                other.mail[me.number].append(message)
-                other.own["delays"][row, phase, there] = self.moment(arrived) - self.now
+            self.arrives(number, mail, arrived)
         me.uplink_free = left
+
+    def arrives(self, number: int, mail: list[SentMessage], arrived: float) -> None:
+        expected = self.messages[number]
+        message = self.messages[number] = expected._replace(arrived_s=arrived)
+        mail[mail.index(expected)] = message
+        if message.copies:
+            me = self.peers[message.dst]
+            cell = message.round - 1, message.phase, me.neighbours.index(message.src)
+            me.own["delays"][cell] = self.moment(arrived) - message.sent_s
 
     def receive(self, me: Peer, phase: int, of=None, *, bounded=True, own_round_only=False, overtaken_by=None) -> Steps:
         began, row, staleness = self.now, me.round - 1, self.scenario.staleness

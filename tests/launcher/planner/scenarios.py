@@ -5,7 +5,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from sheafgossip.launcher.planner.scenario import Fault, Links, Scenario, Star, Stragglers
+from sheafgossip.launcher.planner.scenario import Fault, Links, Scenario, SharedLink, Star, Stragglers
 from sheafgossip.topology import Graph, GraphSequence
 
 STEP_S = 0.01
@@ -67,7 +67,29 @@ def scenario_of(rng: random.Random, *, calm: bool, server=False, deadlines=(0.5,
         checkpoint_every=rng.randint(0, 3),
         star=_star(rng, clients, rounds, opening) if server else None,
         graphs=None if server or rng.random() < 0.5 else _pattern(rng, neighbours),
+        **_shared(rng, clients + server, edges),
     )
+
+
+def _shared(rng: random.Random, clients: int, edges: list[tuple[int, int]]) -> dict[str, object]:
+    """In half of all scenarios messages do not hold each other up."""
+    groups = [
+        SharedLink(
+            rng.choice([1e6, 1e5]),
+            clients=(*{rng.randrange(clients) for _ in range(3)},)
+            if (of_clients := not edges or rng.random() < 0.6)
+            else (),
+            edges=() if of_clients else tuple(rng.choices(edges, k=3)),
+            direction=rng.choice(["in", "out", "both"]),
+        )
+        for _ in range(rng.choice([0, 0, 1, 2]))
+    ]
+    unlike = {
+        name: {rng.randrange(clients): rng.choice([1e6, 1e5])}
+        for name in ("uplinks", "downlinks")
+        if rng.random() < 0.2
+    }
+    return {"downlink": rng.choice([math.inf, math.inf, 1e6, 1e5]), "groups": tuple(groups), **unlike}
 
 
 def _graph(rng: random.Random, clients: int) -> tuple[tuple[int, ...], ...]:
