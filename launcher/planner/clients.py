@@ -136,7 +136,7 @@ class Channel:
             if fault.kind in ("delay", "reorder"):
                 arrived += fault.delay_s
         if transfer:
-            transfer.delay_s = arrived
+            transfer.delay_s, arrived = arrived, math.inf
         elif "reorder" not in kinds:
             arrived = self._last_arrival = arrived if arrived > self._last_arrival else self._last_arrival
         return left, arrived, copies, transfer

@@ -57,6 +57,10 @@ class UnlikeClients(Section):
     uplink: Annotated[NotNegative | None, "Bytes a second that each of them can send."] = None
     downlink: Annotated[NotNegative | None, "Bytes a second that each of them can receive."] = None
 
+    def __post_init__(self) -> None:
+        if self.uplink is None and self.downlink is None:
+            raise ValueError("nothing differs: give uplink or downlink; 0 is unlimited")
+
 
 @dataclass(frozen=True)
 class SharedLink(Section):

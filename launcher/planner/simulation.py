@@ -66,11 +66,12 @@ class _Simulation:
             self.now, _, number, _, action, arguments = heappop(self._heap)
             action(self.clients[number], *arguments)
         if waiting := [(client, client.wait) for client in self.clients if client.wait is not None]:
-            raise self._endless(*waiting[0 if self.star is None else -1])  # the server holds up all others
+            first = 0 if self.star is None else -1  # a server holds up all others
+            raise _endless(*waiting[first], self.scenario.learners)
         schedules = tuple(client.schedule for client in self.clients)
         _fill_in_last_uses(schedules)
         if self.star is not None:
-            self._show_answers(self.star.opening)
+            _show_answers(self.clients, self.star.opening)
         lasting = [fault for fault in self.scenario.faults if not fault.happens_once]
         return Plan(
             schedules=schedules,
@@ -86,14 +87,6 @@ class _Simulation:
 
     def _at(self, when: float, order: int, client: Client, action: Callable[..., None], *arguments: Any) -> None:
         heappush(self._heap, (when, order, client.number, next(self._count), action, arguments))
-
-    def _endless(self, client: Client, wait: PendingWait) -> PlanError:
-        silent = ", ".join(str(client.neighbours[place].number) for place, t in wait.ready.items() if t == math.inf)
-        who = f"client {client.number}" if client.number < self.scenario.learners else "the server"
-        return PlanError(
-            f"{who} would wait for ever in round {client.round} for a message of client {silent}; set time.deadline_s, "
-            "and time.silence to 'stale' or 'skip'"
-        )
 
     # -- what a client does --------------------------------------------------------------------------------------------
 
@@ -344,26 +337,14 @@ class _Simulation:
         earlier.append(Incarnation(len(earlier) + 1, round, self.now, last=round - 1, state_round=state))
         self._begin(client)
 
-    # -- what follows from it all --------------------------------------------------------------------------------------
 
-    def _show_answers(self, opening: int) -> None:
-        """Fills in which clients of a server are shown its answer of a round for evaluation, as they do the round
-        without it. This is measuring: it takes no time, and nothing is lost of it. Only a client so far ahead that the
-        server has one of its uploads too early (silence = "stale") cannot be shown what there is not yet. ``opening``
-        counts the messages that a client gets before its first answer."""
-        server = self.clients[-1].schedule
-        for i, client in enumerate(self.clients[:-1]):
-            shows, uses = server.shows[:, i], client.schedule.uses
-            for each in client.incarnations:
-                shows[each.first - 1 : each.last] = each.number
-            has_answer = uses[:, 0, 0] > 0
-            has_answer[0] = uses[0, opening, 0] > 0
-            shows[has_answer] = 0
-            for row, phase in np.argwhere(server.uses[:, :, i] > np.arange(1, len(shows) + 1)[:, None]).tolist():
-                shows[row : server.uses[row, phase, i] - 1] = 0  # a later upload does not wait for this round's answer
-            client.schedule.shows[:, 0] = shows
-        for client in self.clients:
-            client.schedule.shown_at[:] = server.end
+def _endless(client: Client, wait: PendingWait, learners: int) -> PlanError:
+    silent = ", ".join(str(client.neighbours[place].number) for place, t in wait.ready.items() if t == math.inf)
+    who = f"client {client.number}" if client.number < learners else "the server"
+    return PlanError(
+        f"{who} would wait for ever in round {client.round} for a message of client {silent}; set time.deadline_s, "
+        "and time.silence to 'stale' or 'skip'"
+    )
 
 
 def _fill_in_last_uses(schedules: Sequence[Schedule]) -> None:
@@ -380,3 +361,23 @@ def _fill_in_last_uses(schedules: Sequence[Schedule]) -> None:
             used = np.sort(own.end[last_use[last_use > 0] - 1])
             waiting = np.searchsorted(sent, sent, side="right") - np.searchsorted(used, sent, side="left")
             own.backlog_in[place] = sender.backlog[there] = waiting.max(initial=0)
+
+
+def _show_answers(clients: Sequence[Client], opening: int) -> None:
+    """Fills in which clients of a server are shown its answer of a round for evaluation, as they do the round
+    without it. This is measuring: it takes no time, and nothing is lost of it. Only a client so far ahead that the
+    server has one of its uploads too early (silence = "stale") cannot be shown what there is not yet. ``opening``
+    counts the messages that a client gets before its first answer."""
+    server = clients[-1].schedule
+    for i, client in enumerate(clients[:-1]):
+        shows, uses = server.shows[:, i], client.schedule.uses
+        for each in client.incarnations:
+            shows[each.first - 1 : each.last] = each.number
+        has_answer = uses[:, 0, 0] > 0
+        has_answer[0] = uses[0, opening, 0] > 0
+        shows[has_answer] = 0
+        for row, phase in np.argwhere(server.uses[:, :, i] > np.arange(1, len(shows) + 1)[:, None]).tolist():
+            shows[row : server.uses[row, phase, i] - 1] = 0  # a later upload does not wait for this round's answer
+        client.schedule.shows[:, 0] = shows
+    for client in clients:
+        client.schedule.shown_at[:] = server.end

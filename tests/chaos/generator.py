@@ -155,6 +155,7 @@ def _case(choose: Choices) -> Case:
     if killed == "clients":
         config["time"]["deaths"] = "continue"
     constants = {name: choose(*values) for name, values in CONSTANTS.items() if choose.one_in(2)}
+    config["links"] |= _shared_links(choose, clients, numbers * 8 / config["compute"]["step_s"])
     return Case({key: value for key, value in config.items() if value not in ({}, [])}, constants, killed, moments)
 
 
@@ -169,6 +170,15 @@ def _model(choose: Choices, *, on_maps: bool) -> tuple[Tree, Tree, int]:
         model |= {"kind": "mlp", "hidden": [width]}
         numbers = width * (dimensions + 1) + classes * (width + 1)
     return model, {"samples": 12, "groups": 1, "dimensions": dimensions, "classes": classes}, numbers
+
+
+def _shared_links(choose: Choices, clients: int, per_step: float) -> Tree:
+    """A vector takes up to a fifth of a round; ``per_step`` bytes a second would take a whole one."""
+    links: Tree = {"downlink": per_step * choose(10, 5)} if choose.one_in(4) else {}
+    if choose.one_in(4):
+        behind = {"clients": list(range(choose.between(1, clients)))}
+        links["groups"] = [behind | {"capacity": per_step * choose(10, 5), "direction": choose("both", "in", "out")}]
+    return links
 
 
 def _topology(choose: Choices, clients: int) -> Tree:

@@ -71,6 +71,38 @@ def test_a_run_that_needs_more_open_files_than_the_system_allows_is_refused_even
         check_resources([replace(SMALL, files=5300, clients=5000)], force=True)
 
 
+# -- planned local work ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("training", "samples_of"),
+    [
+        ({"work": "full"}, lambda n: n),
+        ({"work": "steps", "steps": 3, "batch_size": 10}, lambda n: 3 * n / math.ceil(n / 10)),
+        ({"work": "epochs", "epochs": 2, "batch_size": 7}, lambda n: 2 * n),
+    ],
+)
+def test_local_work_takes_as_long_as_it_has_samples(tmp_path, training, samples_of):
+    data = {"dataset": "digits", "partition": "dirichlet", "beta": 0.5}
+    compute = {"sample_s": 0.001, "message_s": 0.25, "evaluation_s": 7.0}
+    settings = {
+        "training": training,
+        "data": data,
+        "compute": compute,
+        "evaluation": {"every": 2},
+        "algorithm": {"name": "d-psgd"},
+    }
+    config = validate(
+        {"clients": 4, "rounds": 3, "topology": {"kind": "complete"}, "time": {"clock": "virtual"}, **settings}
+    )
+    run = prepare_run(config, tmp_path, Site(sockets=tmp_path, records="ipc:///nowhere"))
+    samples = [client.train_samples for client in run.data.clients]
+    assert len(set(samples)) > 1
+    for schedule, n in zip(run.plan.schedules, samples, strict=True):
+        alone = 0.001 * samples_of(n) + 3 * 0.25
+        assert schedule.compute == pytest.approx([alone, alone + 7, alone + 7], rel=1e-12)
+
+
 # -- processes and threads: limits are found wherever they are set -----------------------------------------------------
 
 NOBODY = 54321  # who has no other process

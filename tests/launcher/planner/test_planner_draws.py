@@ -12,8 +12,9 @@ from hypothesis import given, settings, strategies as st
 from sheafgossip.launcher.planner.draws import ComputeTimes, Rates, draw_faults, latencies, strikes
 from sheafgossip.launcher.planner.scenario import Fault, Links, Stragglers
 from sheafgossip.launcher.planner.simulation import simulate
+from sheafgossip.topology import Graph, GraphSequence
 
-from .scenarios import small
+from .scenarios import edges_of, small
 
 KINDS = ("none", "fixed", "lognormal", "exponential", "pareto", "on-off", "trace")
 RING = ((1, 4), (0, 2), (1, 3), (2, 4), (0, 3))
@@ -88,6 +89,23 @@ def test_a_fraction_of_the_clients_straggles(fraction, count):
     assert count in (0, 10) or len(set(every)) > 5
     times = times_of(steps=(1, 2, 3, 4, 5), stragglers=spread)
     assert [times(i, 1, 0.0) for i in range(5)] == [(i + 1) * (7.0 if i in times.stragglers else 1) for i in range(5)]
+
+
+def test_messages_and_evaluations_are_part_of_local_work():
+    """There are 2 neighbours and 3 messages to each of them in a round; in the directed ring, 1 neighbour."""
+    given = {
+        "step_s": 1.0,
+        "message_s": 0.5,
+        "evaluation_s": 10.0,
+        "evaluated": (2, 5),
+        "slowdown": (1.0,) * 4 + (2.0,),
+    }
+    given |= {"rounds": 5, "stragglers": stragglers("none"), "message_bytes": dict.fromkeys(edges_of(RING), (1, 1, 1))}
+    times = ComputeTimes(scenario(**given))
+    assert [times(0, round, 0.0) for round in range(1, 6)] == [4.0, 14.0, 4.0, 4.0, 14.0]
+    assert [times(4, round, 0.0) for round in range(1, 6)] == [8.0, 28.0, 8.0, 8.0, 28.0]
+    ring = GraphSequence((Graph.of(5, [(i, (i + 1) % 5) for i in range(5)], directed=True),))
+    assert ComputeTimes(scenario(**given, graphs=ring))(0, 1, 0.0) == 2.5
 
 
 def test_a_trace_and_a_slow_fault_name_rounds():
