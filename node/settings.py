@@ -60,7 +60,11 @@ class ArchitectureSettings(LayerSettings):
     """With several architectures: this one's share of the clients, relative to the others."""
     use: str = ""
     """Your own model, "FILE.py:NAME" or "package.module:NAME": a function that is called with the shape of a sample,
-    the number of outputs and ``options``, and returns a torch.nn.Module."""
+    the number of outputs and ``options``, and returns a torch.nn.Module that makes (samples, outputs). theta is its
+    trainable parameters, flattened in their order. Frozen parameters and buffers, such as the running means of batch
+    normalization, stay with the client, and buffers are part of its state. What layers draw, as dropout does, follows
+    from the run's seed. Algorithms that treat the last layer by itself need a torch.nn.Linear with a bias as the last
+    two parameters."""
     options: Annotated[dict[str, Any], Needs("use")] = field(default_factory=dict)
     """Keyword arguments of that function."""
 
@@ -104,8 +108,9 @@ class OptimizerSettings(Section):
 
     use: str
     """"package.module:NAME", such as "torch.optim:Adagrad", or "FILE.py:NAME": a subclass of torch.optim.Optimizer that
-    is made with the model's parameters, ``alpha`` as lr, and ``options``. It costs a run 6 s of CPU time, and each
-    client 5 MB."""
+    is made with the model's parameters, ``alpha`` as lr, which follows ``schedule``, and ``options``, and needs no
+    closure. It gets clipped gradients; its tensors and numbers, of parameters and groups, are kept between rounds and
+    in checkpoints. It costs a run 6 s of CPU time, and each client 5 MB."""
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of that class."""
 
@@ -179,7 +184,7 @@ class MetricSettings(Section):
 
     use: str
     """"FILE.py:NAME" or "package.module:NAME": a function of the outputs (samples, outputs) for all test samples of a
-    client, the targets, and ``options``, as NumPy arrays, that returns a number."""
+    client, the targets, and ``options``, as NumPy arrays, that returns a number, or NaN where there is none."""
     name: Annotated[str, MaxLen(100)] = ""
     """What it is called; by default as the function."""
     better: Literal["higher", "lower"] = "higher"

@@ -69,8 +69,10 @@ class DataSection(Section):
     and optionally their owners, table one with named columns, huggingface a folder of that library; own is what ``use``
     returns. Each is described in docs/data.md."""
     use: str = ""
-    """Your own data, "FILE.py:NAME" or "package.module:NAME": a function that is called with ``options`` and returns
-    samples."""
+    """Your own data, "FILE.py:NAME" or "package.module:NAME": a function that the launcher alone calls, with
+    ``options``. It returns (x, y), or (x, y, client) with the owner of each sample; a dict with x, y and client; a data
+    set of such tuples, as torch has them; a Dataset of Hugging Face; or {"train": ..., "test": ...} of these, whose
+    split can be kept (``split``)."""
     options: Annotated[dict[str, Any], Needs("use"), "Keyword arguments of that function."] = field(
         default_factory=dict, hash=False
     )
