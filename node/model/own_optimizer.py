@@ -1,6 +1,7 @@
 """An optimizer of torch, or of the user's own: any torch.optim.Optimizer, on parameters that are views of theta."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -30,16 +31,21 @@ class OwnOptimizer:
         parameters: list[Tensor],
         key: tuple[int, int],
     ):
-        self._optimizer = kind(parameters, lr=alpha, **options)
         self._parameters, self._key, self._steps = parameters, key, 0
+        with self._drawing():
+            self._optimizer = kind(parameters, lr=alpha, **options)
 
     def step(self, _: np.ndarray, alpha: float) -> None:
         """The gradient is where its parameters' are."""
         self._steps += 1
         for group in self._optimizer.param_groups:
             group["lr"] = alpha
-        with drawing(self._key[0], "own optimizer", self._key[1], self._steps):
+        with self._drawing():
             self._optimizer.step()
+
+    def _drawing(self) -> AbstractContextManager[None]:
+        seed, client = self._key
+        return drawing(seed, "own optimizer", client, self._steps)
 
     def state(self) -> dict[str, np.ndarray]:
         kept, found = self._optimizer.state, {"optimizer.steps": np.array([self._steps])}

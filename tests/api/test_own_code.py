@@ -210,7 +210,7 @@ class Langevin(torch.optim.Optimizer):
     '''Steps with noise, which grows with a number that is kept for all parameters.'''
 
     def __init__(self, parameters, lr, noise=0.1):
-        super().__init__(parameters, {"lr": lr, "noise": noise, "growth": 1.0})
+        super().__init__(parameters, {"lr": lr, "noise": noise, "growth": 1.0 + float(torch.rand(()))})
 
     @torch.no_grad()
     def step(self, closure=None):
