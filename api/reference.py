@@ -10,6 +10,8 @@ from textwrap import dedent
 from typing import Any
 
 from . import given
+from .metrics.reader import FRAMES
+from .metrics.records import TABLES
 from .node.algorithms import server
 
 GROUPS = {
@@ -42,11 +44,21 @@ What `import sheafgossip as sg` has, made by `make docs` from the docstrings. [p
 numpy; names that end in `_s` are seconds, those in `_bytes` bytes. A `Source` is the path of a TOML file, its tables as
 a dict, whose keys may have dots, or a `Config`; a `Folder` is a path."""
 
+_FRAMES = """\
+The tables of a run, as pandas frames from `run.NAME` and in `run.sqlite` ([run-folder.md](run-folder.md) has the views
+and the conventions). Memory and traffic are in bytes, times in seconds: `wall_s` since all clients were connected,
+`virtual_s` as planned."""
+
 
 def describe() -> str:
     parts = [_INTRODUCTION]
     for title, names in GROUPS.items():
         parts += [f"## {title}", *(text for name in names.split() for text in _described(name) if text)]
+    parts += ["## Frames of a run", _FRAMES]
+    for frame, table in FRAMES.items():
+        if table in TABLES:
+            about = f"Table `{table}`. {_text(TABLES[table].__doc__)}"
+            parts += [f"### run.{frame}", about, "\n".join(_members(frame, TABLES[table]))]
     return "\n\n".join(parts)
 
 
@@ -117,7 +129,9 @@ def _entries(kind: type) -> Iterator[tuple[str, str]]:
 
 def _entry(code: str, text: str) -> str:
     said = " ".join(_text(text).split())
-    return f"**`{code}`**" + (f" · {said[:1].upper()}{said[1:]}" if said else "")
+    if re.match("[a-z]+ ", said):
+        said = said[0].upper() + said[1:]
+    return f"**`{code}`**" + (f" · {said}" if said else "")
 
 
 def _signature(name: str, node: ast.FunctionDef, *, wrapped: bool = False) -> str:

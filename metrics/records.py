@@ -25,15 +25,17 @@ def node_of(sender: int) -> int:
 
 
 class NodeRecord(NamedTuple):
-    node: int
-    role: str
-    model: str
-    parameters: int
-    train_samples: int
-    test_samples: int
-    degree: int  # neighbours, of all rounds and both directions
-    host: str
-    pid: int
+    """A process of the run."""
+
+    node: int  # its number: clients from 0; -1 the launcher, -2 the collector, -3 the fork server
+    role: str  # client, server, launcher, fork server, collector, agent
+    model: str  # short name of the client's architecture, such as "cnn 32-64"
+    parameters: int  # length of theta
+    train_samples: int  # of its shard
+    test_samples: int  # of its shard
+    degree: int  # number of its neighbours, over all rounds and both directions
+    host: str  # machine, or the part of one made a host by placement.hosts
+    pid: int  # process number
     address: str  # where its data socket is bound
 
 
@@ -41,124 +43,133 @@ class RoundRecord(NamedTuple):
     """A client after a round (round 0: before the first exchange). With a server, ``test_*`` and ``global_metric`` are
     of the models that the client would have if the run ended with the round."""
 
-    node: int
-    round: int
-    train_loss: float | None
-    test_loss: float | None  # None when not evaluated, the metric too
-    test_metric: float | None
-    theta_norm: float
-    wall_s: float
-    virtual_s: float | None = None  # when the round ended, where a scenario tells time
-    disagreement: float | None = None  # sqrt(sum_j ||P_ij theta_i - P_ji theta_j||^2) as the round began
-    objective: float | None = None  # train_loss + lam/4 sum_j ||...||^2: the sum over clients counts each edge once
-    gradient_norm: float | None = None  # the client's part of the objective's, where a round is one full gradient step
-    idle_s: float | None = None  # how long the client waited for its neighbours
-    waited_for: int | None = None  # the neighbour that came last
-    global_metric: float | None = None  # of the model that all clients have in common, on the client's test samples
+    node: int  # which client
+    round: int  # which round
+    train_loss: float | None  # mean of the losses in the round's local work; missing where there was none
+    test_loss: float | None  # mean loss, without the l2 term, on its test samples; missing when not evaluated
+    test_metric: float | None  # accuracy (0 to 1) or mean squared error on them
+    theta_norm: float  # Euclidean norm of theta in the client's state
+    wall_s: float  # when the round, and what is evaluated of it, was complete
+    virtual_s: float | None = None  # the same in planned seconds, with a virtual clock
+    disagreement: float | None = None
+    """sqrt(sum_j ||P_ij theta_i - P_ji theta_j||^2) at the start of the round; missing if the algorithm has none."""
+    objective: float | None = None
+    """The client's part of the objective at the start of the round: train_loss + lam/4 sum_j of the same squared norms;
+    the sum over clients counts each edge once."""
+    gradient_norm: float | None = None
+    """The client's part of the norm of the objective's gradient; missing unless the local work is one full step."""
+    idle_s: float | None = None  # seconds spent waiting for neighbours, on the run's clock; missing without a scenario
+    waited_for: int | None = None  # the neighbour that came last; missing if none was waited for
+    global_metric: float | None = None
+    """That of the common model: the server's after the round; missing if the algorithm has none."""
 
 
 class EdgeRecord(NamedTuple):
-    """The map P_ij of client i = ``node`` for its neighbour j, in a round."""
+    """The restriction map P_ij of a client for a neighbour in a round."""
 
-    node: int
-    neighbour: int
+    node: int  # i
+    neighbour: int  # j
     round: int
-    disagreement: float | None  # ||P_ij theta_i - P_ji theta_j|| as the round began; None: the client went without
-    map_norm: float  # ||P_ij||_F as the round ended
+    disagreement: float | None  # ||P_ij theta_i - P_ji theta_j|| as the round began; missing: the client went without
+    map_norm: float  # Frobenius norm of P_ij as the round ended, times its weight
     error_bound: float  # of what a rank cap may have cost all of the client's maps together; 0 where maps are exact
-    weight: float | None = None  # a factor on the map in this round, where edges have weights
-    cosine: float | None = None  # how similar the updates of the edge's two ends are estimated to be
+    weight: float | None = None  # selective sheaf: weight of the neighbour's pull in this round
+    cosine: float | None = None  # selective sheaf: estimated cosine between the clients' updates
 
 
 class TrafficRecord(NamedTuple):
-    """What ``src`` sent to ``dst`` in a round."""
+    """What one client sent another in a round."""
 
-    src: int
-    dst: int
+    src: int  # from
+    dst: int  # to
     round: int
     messages: int
     payload_bytes: int  # the vectors alone
-    message_bytes: int  # all frames
-    wire_bytes: int  # with ZMTP framing
+    message_bytes: int  # all frames, headers included
+    wire_bytes: int  # with the protocol's framing, see docs/wire.md
 
 
 class OverheadRecord(NamedTuple):
-    """Bytes that ``src`` sent to ``dst`` outside the rounds; ``kind`` is greeting, ready, handshake (what keys add to
-    these two), hello, confirmation (of messages taken, where the run has a scenario), evaluation (what a server shows
-    clients that do not download it), records or control."""
+    """What was sent outside the rounds."""
 
-    src: int
-    dst: int
+    src: int  # from
+    dst: int  # to
     kind: str
+    """greeting, ready, handshake (what keys add to these two), hello, confirmation (of messages taken, with a
+    scenario), evaluation (what a server shows clients that do not download it), records, control, all as in
+    docs/wire.md, and files (between launcher and agents); evaluation, records and control are written at the end."""
     messages: int
     wire_bytes: int
 
 
 class ResourceRecord(NamedTuple):
-    """A process at a moment: bytes of memory, CPU seconds since its start, bytes of a client's own state."""
+    """A process at a moment: a client at the end of a round, every ``measuring.every`` seconds, and after its last;
+    other processes at the end. Samples that would cost a client more than 0.5% of its CPU time are postponed. Memory is
+    in bytes."""
 
-    node: int
-    wall_s: float
-    rss: int
-    pss: int
-    uss: int
-    peak_rss: int
-    cpu_s: float
-    state_bytes: int  # the sum of the columns after it; all are 0 for what is not a client
-    theta_bytes: int = 0
-    map_bytes: int = 0  # what restriction maps began as, or their matrices
-    history_bytes: int = 0  # of their updates
-    buffer_bytes: int = 0  # gradient, velocity and vectors that came early
+    node: int  # which process
+    wall_s: float  # when
+    rss: int  # resident memory
+    pss: int  # with shared pages divided among their processes
+    uss: int  # without shared pages
+    peak_rss: int  # largest resident memory so far
+    cpu_s: float  # CPU seconds since the process started
+    state_bytes: int  # what a client keeps between rounds, the sum of the next four; 0 for other processes
+    theta_bytes: int = 0  # its parameters
+    map_bytes: int = 0  # its restriction maps: their starts, or dense matrices
+    history_bytes: int = 0  # updates of factored maps
+    buffer_bytes: int = 0  # gradient, velocity, and vectors that arrived early
 
 
 class WorkRecord(NamedTuple):
-    """What one part of a client's work has taken by a moment, since the client's start."""
+    """What a part of a client's work has taken since its start, written with each sample."""
 
-    node: int
-    wall_s: float
-    part: str  # start, gradient, maps, exchange, waiting, evaluation, records or io
-    cpu_s: float
-    elapsed_s: float  # wall seconds
-    flops: int
+    node: int  # which client
+    wall_s: float  # when
+    part: str  # start, gradient, maps, exchange, waiting, evaluation, records or io, see docs/measuring.md
+    cpu_s: float  # CPU seconds
+    elapsed_s: float  # wall seconds; all parts add up to the process's lifetime
+    flops: int  # floating point operations, see docs/measuring.md
 
 
 class EventRecord(NamedTuple):
-    """Something worth telling: start, finish, crash, warning, drop, timeout, interrupt..."""
+    """What happened."""
 
-    wall_s: float
-    virtual_s: float | None
-    node: int
-    kind: str
-    detail: str
+    wall_s: float  # when
+    virtual_s: float | None  # when, in planned seconds
+    node: int  # who
+    kind: str  # docs/run-folder.md has all of them
+    detail: str  # a sentence
 
 
 class KernelRecord(NamedTuple):
-    """One end of a TCP connection of the data plane, at ``node``, as the kernel counted it: wire bytes each way."""
+    """One end of a TCP connection as the kernel counted it, with ``measuring.kernel``, without retransmissions and
+    TCP/IP headers."""
 
-    node: int
-    local: str
-    peer: str
+    node: int  # the client at this end
+    local: str  # its address, 127.0.0.1:PORT
+    peer: str  # that of the other end
     bytes_sent: int
     bytes_received: int
 
 
 class UsedRecord(NamedTuple):
-    """What a client used of a neighbour in one exchange of a round, in runs with a scenario."""
+    """What a client used of a neighbour in one exchange of a round, with a scenario."""
 
-    node: int
-    round: int
-    phase: int
-    neighbour: int
-    used_round: int | None  # that of the neighbour's message: the same, an older or a newer one; None: it went without
+    node: int  # which client
+    round: int  # which of its rounds
+    phase: int  # which exchange of the round, from 0
+    neighbour: int  # whose vector
+    used_round: int | None  # in which the neighbour sent it: the same, older or newer; missing: none was used
 
 
 class MetricRecord(NamedTuple):
     """A metric of the user's own, of a client's model on its test samples."""
 
-    node: int
-    round: int
-    name: str
-    value: float
+    node: int  # which client
+    round: int  # after which of its rounds
+    name: str  # what it is called
+    value: float  # what the function returned
 
 
 # The position in this list is the record's tag on the wire: append, never reorder.

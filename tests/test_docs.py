@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sheafgossip.launcher.config.files import load
-from sheafgossip.metrics.reader import open_records
+from sheafgossip.metrics.reader import FRAMES, open_records
 from sheafgossip.metrics.records import TABLES
 from sheafgossip.metrics.store import Store
 
@@ -41,10 +41,12 @@ def test_an_example_is_a_valid_configuration(path):
 
 
 def test_every_column_and_view_of_a_run_is_described(records):
-    tables, _, views = (ROOT / "docs" / "run-folder.md").read_text().partition("## Views")
-    for table, record in TABLES.items():
-        rows = re.findall(r"^\| (`.*?) \|", tables.partition(f"**`{table}`**:")[2].partition("**`")[0], re.MULTILINE)
-        assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(record._fields), table
+    _, _, views = (ROOT / "docs" / "run-folder.md").read_text().partition("## Views")
+    page = (ROOT / "docs" / "api.md").read_text()
+    for frame, table in FRAMES.items():
+        if table in TABLES:
+            section = page.partition(f"### run.{frame}\n")[2].partition("\n### ")[0]
+            assert re.findall(r"^- \*\*`(\w+)", section, re.MULTILINE) == list(TABLES[table]._fields), table
     found = records.execute("SELECT name FROM sqlite_schema WHERE type = 'view'").fetchall()
     assert sorted(re.findall(r"^\| `(\w+)` \|", views, re.MULTILINE)) == sorted(name for (name,) in found)
 
