@@ -279,13 +279,17 @@ def show_topology(
     picture: Annotated[Path | None, typer.Option(help="Save a picture of the graph: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Print figures of the configuration's graph, and save a picture of it if asked."""
+    from ..topology import draw_sequence
     from ..topology.figures import describe
     from .config.files import load
     from .prepare.preparation import draw_graphs
 
     config = load(file, overrides or ())[0]
-    graphs = draw_graphs(config)
-    kind = config.topology.kind if config.algorithm.traits.server == "none" else "star around a server"
+    if config.algorithm.traits.server == "none":  # whatever the algorithm makes of it
+        graphs = draw_sequence(config.topology, config.clients, config.seed, config.rounds)
+        kind = config.topology.kind
+    else:
+        graphs, kind = draw_graphs(config), "star around a server"
     figures = {"kind": kind, "clients": f"{config.clients}", **describe(graphs)}
     if picture is not None:
         from ..topology.picture import draw_picture

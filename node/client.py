@@ -1,7 +1,7 @@
 """A client, or a server, as its algorithm sees it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -114,6 +114,11 @@ class Client:
         }
         self.successors = {j: self.neighbours[j] for j in period.successors}
         self.predecessors = {j: self.neighbours[j] for j in weights}
+
+    def meet(self, nodes: Collection[int]) -> None:
+        """Whom it talks to in this round, where clients meet by time."""
+        met = {peer.node: peer for peer in self._assignment.neighbours if peer.node in nodes}
+        self.neighbours = self.successors = self.predecessors = met
 
     def steps_of(self, client: int) -> int:
         """Returns the local steps that a neighbour takes in a round."""

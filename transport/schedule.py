@@ -77,6 +77,10 @@ class Schedule:
         np.add.at(changes, (last[stored] + 1, place[stored]), -1)
         return changes.cumsum(axis=0).max(axis=0)
 
+    def partners(self, round: int) -> list[int]:
+        """Returns the neighbours that are sent to in a round."""
+        return self.neighbours[(self.to_life[round - 1] > 0).any(axis=0)].tolist()
+
     def save(self, path: Path) -> None:
         ArrayFile(vars(self)).save(path)
 

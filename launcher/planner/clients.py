@@ -14,6 +14,7 @@ from .network import Network, Transfer
 from .plan import Incarnation
 from .scenario import Fault, Links, Scenario
 
+FIRST, STEP = 0, 1  # at one moment: restarts and news of crashes, then what clients do
 _OF_LINKS = ("loss", "duplicate", "delay", "reorder", "cut", "partition")
 _OF_MESSAGES = {
     "uses": "i4", "copies": "u1", "to_life": "u1", "needed": "i4", "comes": "u1", "into_life": "u1", "keep": "i4",

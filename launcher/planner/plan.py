@@ -56,6 +56,8 @@ class Plan:
     """What the scenario does to clients and links for a while: (virtual seconds of its start if known, text)."""
     asked: tuple[np.ndarray, ...]  # by client, (K, P, g) bool: which messages it has waited for
     has_server: bool  # the last process is one
+    learns_first: bool = False  # the local work of a round comes before its messages, not after the first
+    meets: bool = False  # local work goes on through the meetings of a client, and ends in a round that has ``compute``
 
     @property
     def clients(self) -> int:

@@ -242,6 +242,8 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     checkpoint_every: int = 0
     star: Star | None = None
+    learns_first: bool = False  # the local work of a round comes before its exchanges, not after the first
+    meets: bool = False  # clients meet in pairs, see meetings.py; a round is until the next meeting
     graphs: GraphSequence | None = None  # who sends to whom in each round; None: all neighbours, both ways
 
     @property

@@ -5,30 +5,30 @@ late is the rule of ``transport/schedule.py``. Events at the same moment come in
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-import numpy as np
-
-from ...transport.schedule import Schedule, chosen_round, needed_round
-from .clients import Channel, Client, PendingWait
+from ...transport.schedule import chosen_round, needed_round
+from .clients import FIRST, STEP, Channel, Client, PendingWait
 from .draws import ComputeTimes
+from .meetings import Meetings
 from .network import Network, Transfer
 from .plan import Incarnation, Plan, PlanError, SentMessage
-from .scenario import Fault, Scenario, Star
+from .rounds import gossip, serve, take_part
+from .scenario import Fault, Scenario
+from .uses import fill_in_last_uses, show_answers
 
-_FIRST, _STEP = 0, 1  # at one moment: restarts and news of crashes, then what clients do
 _Steps = Iterator[None]
 
 
 def simulate(scenario: Scenario) -> Plan:
     """Returns the plan of a scenario. Raises PlanError when some client would wait for ever."""
-    return _Simulation(scenario).play()
+    return Simulation(scenario).play()
 
 
-class _Simulation:
+class Simulation:
     def __init__(self, scenario: Scenario):
         self.scenario, self.star = scenario, scenario.star
         self.network = Network(scenario) if scenario.shares_capacity else None
@@ -39,9 +39,10 @@ class _Simulation:
                 client.channels = [Channel(scenario, client.number, o, self.network) for o in client.neighbours]
             client.forget(scenario.phases)
         self.compute_times = ComputeTimes(scenario)
+        self.meetings = Meetings(self) if scenario.meets else None
         self.sent: list[SentMessage] = []
         self.events: list[tuple[float, int, str, str]] = []
-        self.synchronous = True
+        self.synchronous = not scenario.meets
         self.withheld = 0
         self.now = 0.0
         self._heap: list[tuple[float, int, int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -57,7 +58,7 @@ class _Simulation:
             client.incarnations.clear()
             client.back_from_round = late[0].at_round
             if late[0].at_s is not None:
-                self._at(late[0].at_s, _FIRST, client, self._come_back, None)
+                self.at(late[0].at_s, FIRST, client, self._come_back, None)
         network = self.network
         while self._heap or (network and network.due[0] < math.inf):
             if network and (not self._heap or network.due < self._heap[0][:2]):
@@ -69,9 +70,9 @@ class _Simulation:
             first = 0 if self.star is None else -1  # a server holds up all others
             raise _endless(*waiting[first], self.scenario.learners)
         schedules = tuple(client.schedule for client in self.clients)
-        _fill_in_last_uses(schedules)
+        fill_in_last_uses(schedules)
         if self.star is not None:
-            _show_answers(self.clients, self.star.opening)
+            show_answers(self.clients, self.star.opening)
         lasting = [fault for fault in self.scenario.faults if not fault.happens_once]
         return Plan(
             schedules=schedules,
@@ -83,18 +84,20 @@ class _Simulation:
             conditions=tuple((fault.seconds[0] if fault.seconds else None, fault.text) for fault in lasting),
             asked=tuple(client.asked for client in self.clients),
             has_server=self.star is not None,
+            learns_first=self.star is not None or self.scenario.learns_first,
+            meets=self.scenario.meets,
         )
 
-    def _at(self, when: float, order: int, client: Client, action: Callable[..., None], *arguments: Any) -> None:
+    def at(self, when: float, order: int, client: Client, action: Callable[..., None], *arguments: Any) -> None:
         heappush(self._heap, (when, order, client.number, next(self._count), action, arguments))
 
     # -- what a client does --------------------------------------------------------------------------------------------
 
     def _begin(self, client: Client) -> None:
         client.steps = self._rounds(client)
-        self._at(self.now, _STEP, client, self._go_on)
+        self.at(self.now, STEP, client, self.go_on)
 
-    def _go_on(self, client: Client) -> None:
+    def go_on(self, client: Client) -> None:
         next(client.steps, None)
 
     def _rounds(self, client: Client) -> _Steps:
@@ -108,70 +111,32 @@ class _Simulation:
                     self._come_back(other, other.back_from_round)
             client.schedule.start[client.round - 1] = self.now
             client.begun = client.round
-            if self.star is None:
-                yield from self._gossip(client)
+            if self.meetings:
+                yield from self.meetings.round(client)
+            elif self.star is None:
+                yield from gossip(self, client)
             elif client.is_answered:
-                yield from self._take_part(client, self.star)
+                yield from take_part(self, client, self.star)
             else:
-                yield from self._serve(client, self.star)
+                yield from serve(self, client, self.star)
             client.schedule.end[client.round - 1] = self.now
             client.incarnations[-1].last, client.incarnations[-1].end_s = client.round, self.now
             client.round += 1
             if self.star is not None and client.round <= self.scenario.rounds:
-                self._at(self.now, _STEP, client, self._go_on)
+                self.at(self.now, STEP, client, self.go_on)
                 yield  # a client may have nothing to do for many rounds
         for channel in client.channels:
             self._look_again(client, channel)
+        if self.meetings:
+            self.meetings.changed(client)
 
-    def _gossip(self, client: Client) -> _Steps:
-        to = of = None
-        if self.scenario.graph_of:
-            graph = self.scenario.graph_of[client.round - 1]
-            to, of = graph.successors(client.number), graph.predecessors(client.number)
-        if not self.scenario.phases:
-            yield from self._work(client)
-        for phase in range(self.scenario.phases):
-            self._send(client, phase, to)
-            yield from self._receive(client, phase, of)
-            if phase == 0:
-                yield from self._work(client)
-
-    def _serve(self, client: Client, star: Star) -> _Steps:
-        round, opening = client.round, star.opening if client.round == 1 else 0
-        for phase in range(opening):
-            self._send(client, phase)
-            yield from self._receive(client, phase)
-        yield from self._receive(client, opening, star.participants[round - 1])
-        self._send(client, opening, star.receivers[round - 1])
-
-    def _take_part(self, client: Client, star: Star) -> _Steps:
-        """The deadline bounds the wait of a client that has just sent; one that has only to be called waits until it
-        is. A client that comes back takes no part in its first round, it only gets the answer; one that has an answer
-        of a later round before it begins to work leaves out the rounds up to there, as their results have been made
-        without it; and one without an answer goes on with what it has."""
-        round, answered = client.round, 0
-        opening = star.opening if round == 1 else 0
-        for phase in range(opening):
-            yield from self._receive(client, phase)
-            self._send(client, phase)
-        if round > 1:
-            answers = client.mail[0][0]
-            answers.take_in(self.now)
-            answered = answers.freshest
-        takes_part = client.number in star.participants[round - 1] and answered < round != client.listens_in
-        if takes_part:
-            yield from self._work(client)
-            self._send(client, opening)
-        if client.number in star.receivers[round - 1] and answered <= round:
-            yield from self._receive(client, opening, bounded=takes_part)
-
-    def _work(self, client: Client) -> _Steps:
+    def work(self, client: Client) -> _Steps:
         seconds = self.compute_times(client.number, client.round, self.now)
         client.schedule.compute[client.round - 1] = seconds
-        self._at(self.now + seconds, _STEP, client, self._go_on)
+        self.at(self.now + seconds, STEP, client, self.go_on)
         yield
 
-    def _send(self, client: Client, phase: int, to: Iterable[int] | None = None) -> None:
+    def send(self, client: Client, phase: int, to: Iterable[int] | None = None) -> None:
         """Gives the uplink the phase's message for all neighbours that are there, or for those in ``to``."""
         own, round, row, now = client.schedule, client.round, client.round - 1, self.now
         to_life, own_copies = own.to_life[row, phase], own.copies[row, phase]
@@ -229,7 +194,7 @@ class _Simulation:
         assert self.network
         self.network.give(transfer, left)
 
-    def _receive(self, client: Client, phase: int, of: Iterable[int] | None = None, *, bounded: bool = True) -> _Steps:
+    def receive(self, client: Client, phase: int, of: Iterable[int] | None = None, *, bounded: bool = True) -> _Steps:
         """Waits for the phase's messages of all neighbours, or of those in ``of``, if ``bounded`` until the deadline,
         and uses them. Whatever time.silence says, a server's client uses no message of another round."""
         own, round, row, scenario = client.schedule, client.round, client.round - 1, self.scenario
@@ -240,10 +205,21 @@ class _Simulation:
             required = dict.fromkeys(places, needed)
         else:
             required = {place: scenario.last_round(int(whom[place]), client.number, needed) for place in places}
-        wait = client.wait = PendingWait(phase, after_opening, self.now, required)
-        wait.ready = {place: self._ready(client, wait, place) for place in places}
+        yield from self.wait(client, PendingWait(phase, after_opening, self.now, required), bounded=bounded)
+        for place in places:
+            mail = client.mail[phase][place]
+            mail.take_in(self.now)
+            has_own = round in mail.arrived
+            used = chosen_round(round, mail.freshest, has_own, scenario.staleness, scenario.silence)
+            self.synchronous &= used == round
+            own.uses[row, phase, place] = used if used == round or not client.is_answered else 0
+            client.asked[row, phase, place] = True
+
+    def wait(self, client: Client, wait: PendingWait, *, bounded: bool = True) -> _Steps:
+        own, row, scenario, client.wait = client.schedule, client.round - 1, self.scenario, wait
+        wait.ready = {place: self._ready(client, wait, place) for place in wait.needed}
         if bounded and math.isfinite(scenario.deadline_s):
-            self._at(self.now + scenario.deadline_s, _STEP, client, self._end_wait, wait, True)
+            self.at(self.now + scenario.deadline_s, STEP, client, self._end_wait, wait, True)
         self._plan_end(client, wait)
         yield
         now, last = self.now, max(wait.ready.values(), default=self.now)
@@ -252,14 +228,6 @@ class _Simulation:
             own.idle[row] += now - wait.began
             place = next(place for place, ready in wait.ready.items() if ready > now or ready == last)
             own.waited_for[row] = client.neighbours[place].number
-        for place in places:
-            mail = client.mail[phase][place]
-            mail.take_in(now)
-            has_own = round in mail.arrived
-            used = chosen_round(round, mail.freshest, has_own, scenario.staleness, scenario.silence)
-            self.synchronous &= used == round
-            own.uses[row, phase, place] = used if used == round or not client.is_answered else 0
-            client.asked[row, phase, place] = True
 
     # -- how long a client waits ---------------------------------------------------------------------------------------
 
@@ -274,6 +242,8 @@ class _Simulation:
         if any(mail.coming and max(mail.coming) >= round for mail, round in ends):
             return math.inf
         other = client.neighbours[place]
+        if self.meetings:  # it sends in this very moment, and may be lost
+            return math.inf
         if other.here:
             sends = client.round >= other.incarnations[-1].first and client.round != other.listens_in
             return math.inf if sends and other.round <= self.scenario.rounds else self.now
@@ -284,7 +254,7 @@ class _Simulation:
         if (end := max([wait.began, *wait.ready.values()])) != wait.end:
             wait.end = end
             if end < math.inf:
-                self._at(end, _STEP, client, self._end_wait, wait, False)
+                self.at(end, STEP, client, self._end_wait, wait, False)
 
     def _look_again(self, _: Client, channel: Channel) -> None:
         """The client at the far end of the channel hears that the one at this end has gone or finished."""
@@ -297,7 +267,7 @@ class _Simulation:
         """Unless it has ended already, or has become longer."""
         if client.wait is wait and (deadline or self.now == wait.end):
             client.wait = None
-            self._go_on(client)
+            self.go_on(client)
 
     # -- crashes, restarts, late joins ---------------------------------------------------------------------------------
 
@@ -309,19 +279,21 @@ class _Simulation:
         present.ending = "crash" if fault.kind == "crash" else "leave"
         self.events.append((now, client.number, fault.kind, f"before round {client.round}"))
         for channel in client.channels:
-            self._at(now + self.scenario.notice_s, _FIRST, client, self._look_again, channel)
+            self.at(now + self.scenario.notice_s, FIRST, client, self._look_again, channel)
+        if self.meetings:
+            self.meetings.left(client)
         if fault.restart_after is not None:
             client.back_from_round = client.round + fault.restart_after
         elif fault.restart_after_s is not None:
-            self._at(now + fault.restart_after_s, _FIRST, client, self._come_back, None)
+            self.at(now + fault.restart_after_s, FIRST, client, self._come_back, None)
 
     def _come_back(self, client: Client, round: int | None) -> None:
         """A new process. Where clients wait for each other it takes part from a round that none of its neighbours at
         work has begun yet: in one that is under way each could wait for the other."""
         others, earlier = [other for other in client.neighbours if other.here], client.incarnations
         if round is None:
-            round = max([client.round if earlier else 1, *(other.begun + 1 for other in others)])
-        elif self.scenario.staleness < math.inf:
+            round = max([client.round if earlier else 1, *(other.begun + 1 for other in others if not self.meetings)])
+        elif self.scenario.staleness < math.inf and not self.meetings:
             round = max([round, *(other.begun + 1 for other in others if other.round <= self.scenario.rounds)])
         client.back_from_round = None
         if round > self.scenario.rounds:
@@ -345,39 +317,3 @@ def _endless(client: Client, wait: PendingWait, learners: int) -> PlanError:
         f"{who} would wait for ever in round {client.round} for a message of client {silent}; set time.deadline_s, "
         "and time.silence to 'stale' or 'skip'"
     )
-
-
-def _fill_in_last_uses(schedules: Sequence[Schedule]) -> None:
-    """Fills in when each message is used last, and how many wait for their last use at once, at most. A message counts
-    from the start of the round in which it is sent until the end of the round in which it is used last."""
-    for i, own in enumerate(schedules):
-        rows, phases, places = np.nonzero(own.uses)
-        np.maximum.at(own.keep, (own.uses[rows, phases, places] - 1, phases, places), rows.astype(np.int32) + 1)
-        for place, j in enumerate(own.neighbours.tolist()):
-            sender, last_use = schedules[j], own.keep[:, :, place]
-            there = int(np.searchsorted(sender.neighbours, i))
-            sender.needed[:, :, there] = last_use
-            sent = np.sort(sender.start[np.nonzero(last_use)[0]])
-            used = np.sort(own.end[last_use[last_use > 0] - 1])
-            waiting = np.searchsorted(sent, sent, side="right") - np.searchsorted(used, sent, side="left")
-            own.backlog_in[place] = sender.backlog[there] = waiting.max(initial=0)
-
-
-def _show_answers(clients: Sequence[Client], opening: int) -> None:
-    """Fills in which clients of a server are shown its answer of a round for evaluation, as they do the round
-    without it. This is measuring: it takes no time, and nothing is lost of it. Only a client so far ahead that the
-    server has one of its uploads too early (silence = "stale") cannot be shown what there is not yet. ``opening``
-    counts the messages that a client gets before its first answer."""
-    server = clients[-1].schedule
-    for i, client in enumerate(clients[:-1]):
-        shows, uses = server.shows[:, i], client.schedule.uses
-        for each in client.incarnations:
-            shows[each.first - 1 : each.last] = each.number
-        has_answer = uses[:, 0, 0] > 0
-        has_answer[0] = uses[0, opening, 0] > 0
-        shows[has_answer] = 0
-        for row, phase in np.argwhere(server.uses[:, :, i] > np.arange(1, len(shows) + 1)[:, None]).tolist():
-            shows[row : server.uses[row, phase, i] - 1] = 0  # a later upload does not wait for this round's answer
-        client.schedule.shows[:, 0] = shows
-    for client in clients:
-        client.schedule.shown_at[:] = server.end

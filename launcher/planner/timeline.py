@@ -45,7 +45,7 @@ def stretches_of(plan: Plan) -> list[Stretches]:
     # When local work ends, by client and round, where an exchange follows the work: the last message tells.
     work_ends: list[dict[int, float]] = [{} for _ in plan.schedules]
     for message in plan.messages:
-        if message.phase >= 1 - plan.has_server:  # with a server, the work comes first
+        if plan.learns_first or message.phase:
             work_ends[message.src][message.round] = message.sent_s
     found = []
     for schedule, incarnations, ends in zip(plan.schedules, plan.incarnations, work_ends, strict=True):
@@ -53,6 +53,11 @@ def stretches_of(plan: Plan) -> list[Stretches]:
         start, end, seconds = schedule.start[there], schedule.end[there], np.nan_to_num(schedule.compute[there])
         done = np.minimum([ends.get(int(row) + 1, np.inf) for row in np.flatnonzero(there)], end)
         begun = np.maximum(start, done - seconds)
+        if plan.meets:  # it works until its own meetings begin, whatever rounds come to an end meanwhile
+            works = ~np.isnan(schedule.compute[there])
+            end = end[works]
+            done = end - schedule.idle[there][works]
+            start = begun = done - seconds[works]
         pauses = np.stack([start, begun, done, end], axis=1).reshape(-1, 2)
         own = Stretches(
             computing=np.stack([begun, done], axis=1),

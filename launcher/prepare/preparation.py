@@ -119,6 +119,11 @@ def _check_algorithm(config: RunConfig) -> None:
     if config.has_scenario and traits.server == "answers" and time.staleness != 0:
         why = f"the server of {name} waits for its clients in each round"
         raise ConfigError.of("time.staleness", time.staleness, why, "0; time.deadline_s bounds the wait")
+    if traits.meets:
+        why = f"in {name} time decides who meets whom, as the plan tells it"
+        for key, value, allowed in (("clock", time.clock, "virtual"), ("staleness", time.staleness, 0)):
+            if value != allowed:
+                raise ConfigError.of(f"time.{key}", value, why, shown(allowed))
     if config.has_scenario and traits.no_scenario:
         raise ConfigError(traits.no_scenario)
     if not traits.momentum:
@@ -265,6 +270,8 @@ def _scenario(
         rounds=config.rounds,
         neighbours=tuple(graph.neighbours(i) for i in range(count)),
         graphs=graphs if graphs.changes or graphs.directed else None,
+        learns_first=config.algorithm.traits.learns_first,
+        meets=config.algorithm.traits.meets,
         message_bytes=sizes,
         staleness=float(time.staleness),
         silence=time.silence,

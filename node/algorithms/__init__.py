@@ -12,7 +12,9 @@ from .. import own_code
 from ..assignment import Assignment, Neighbour
 from ..model.architecture import DENSE
 from ..settings import Training
+from .ad_psgd import ADPSGD
 from .base import Algorithm, Edge, SettingsError, Vector
+from .epidemic import Epidemic
 from .flt import FLT
 from .gossip import D2, DPSGD, GradientTracking, Local, Pairwise, PushSum
 from .hypernetworks import GHN, SHN, PFedHN
@@ -25,7 +27,7 @@ from .sheaf_fmtl import DFedU, SheafFMTL
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: algorithm
     for algorithm in (
-        *(Local, DPSGD, D2, GradientTracking, PushSum, Pairwise),
+        *(Local, DPSGD, D2, GradientTracking, PushSum, Pairwise, Epidemic, ADPSGD),
         *(FedAvg, Ditto, PFedMe, PerFedAvg, FedAvgC, FedSAK, FLT, SFMTLGraph, PFedHN, GHN, SHN),
         *(DFedU, SheafFMTL, SelectiveSheaf),
     )

@@ -49,6 +49,11 @@ class Traits:
     directed_graphs: Literal["none", "regular", "all"] = "none"
     """On which directed graphs it works; regular ones have a doubly stochastic W. It sends to ``client.successors``
     then, and hears from ``client.predecessors``."""
+    learns_first: bool = False  # local work comes before the exchanges of a round, rather than after the first one
+    meets: bool = False
+    """Clients exchange in pairs, by time: one that has done its local work meets a neighbour that is free. A round
+    lasts until the next meeting, with the one in ``client.neighbours``; ``peers.left_out()`` tells that it was that
+    one's, and local work goes on."""
     silent_edges: bool = False
     """An exchange may leave out neighbours, those that ``peers.exchange`` is told are ``quiet``. Both ends of an edge
     have to know without asking. In a scenario each still gets a message without a vector, and is heard if it sends."""

@@ -60,7 +60,7 @@ class D2(Algorithm):
     all eigenvalues of W are above -1/3 (on a ring of an even number of clients one is exactly that)."""
 
     # 2 theta^k - theta^{k-1} repeats for ever whatever one round did to the mean: it tolerates nothing
-    traits = Traits(same_size=True, tolerates="nothing")
+    traits = Traits(same_size=True, tolerates="nothing", learns_first=True)
 
     def begin(self, client: Client) -> State:
         if not self.lazy:
@@ -129,7 +129,14 @@ class PushSum(Algorithm):
     name: Literal["push-sum"] = "push-sum"
 
     # sum_i x_i and sum_i w_i lose the share that is not used, or gain one that is used twice: it tolerates nothing
-    traits = Traits(same_size=True, tolerates="nothing", changing_graphs=True, directed_graphs="all", mixes=False)
+    traits = Traits(
+        same_size=True,
+        tolerates="nothing",
+        changing_graphs=True,
+        directed_graphs="all",
+        learns_first=True,
+        mixes=False,
+    )
 
     def messages(self, edge: Edge) -> list[Vector]:
         return [Vector(edge.d_i + 1)]

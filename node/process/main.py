@@ -250,6 +250,8 @@ class _ClientProcess:
             self.stopwatch.switch("maps")
             client.train_loss = None
             client.enter(round)
+            if self.schedule and self.algorithm.traits.meets:
+                client.meet(self.schedule.partners(round))
             self.learner.enter(round)
             try:
                 self.algorithm.round(client, self.peers)

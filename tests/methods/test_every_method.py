@@ -28,6 +28,12 @@ links = { latency_s = 0.02, loss = 0.1 }
 faults = [{ kind = "crash", clients = [2], at_round = 3, restart_after = 1 }]
 """
 MISSING = FAULTS.replace('staleness = 2, silence = "stale"', 'silence = "skip"')
+OF_MEETINGS = """
+time = { clock = "virtual", deadline_s = 0.5 }
+compute = { step_s = 0.05, slowdown = [1.0, 4.0] }
+links = { latency_s = 0.02, loss = 0.1 }
+faults = [{ kind = "crash", clients = [4], at_round = 3, restart_after_s = 0.1 }]
+"""
 CHANGING_ARCS = "topology = { p = 0.5, directed = true, redraw_every = 3 }"
 WITH_SERVER = {
     "fedavg": ("fraction = 0.5", ""),
@@ -66,6 +72,10 @@ METHODS = WITH_SERVER | {
         f"{STRAGGLERS}\ntopology = {{ p = 0.5, directed = true, redraw_every = 3 }}",
     ),
     "pairwise, with faults": ("", FAULTS),
+    "epidemic": ("k = 2", ""),
+    "epidemic, with faults": ('k = 2, sampling = "local"', FAULTS),
+    "ad-psgd": ("", STRAGGLERS),
+    "ad-psgd, with faults": ("", OF_MEETINGS),
     "selective-sheaf, seeking, with faults": ("listen = 1, probe_every = 2, seek = true", MISSING),
 }
 SHOWN = "SELECT src, dst, messages, wire_bytes FROM overhead WHERE kind = 'evaluation' ORDER BY dst"

@@ -126,12 +126,15 @@ class Naive:
         if self.scenario.graphs:
             pairs = directed(self.scenario.graphs.of(me.round))
             to, of = {j for i, j in pairs if i == me.number}, {i for i, j in pairs if j == me.number}
-        for phase in range(max(1, self.scenario.phases)):
-            if self.scenario.phases:
-                self.send(me, phase, to)
-                yield from self.receive(me, phase, of)
-            if phase == 0:
+        order = ["work"] if self.scenario.phases == 0 else [*range(self.scenario.phases)]
+        if self.scenario.phases:
+            order.insert(0 if self.scenario.learns_first else 1, "work")
+        for step in order:
+            if step == "work":
                 yield from self.work(me)
+                continue
+            self.send(me, step, to)
+            yield from self.receive(me, step, of)
 
     def takes_part(self, me: Peer) -> Steps:
         participants, receivers = self.star.participants[me.round - 1], self.star.receivers[me.round - 1]

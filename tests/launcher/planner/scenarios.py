@@ -66,6 +66,7 @@ def scenario_of(rng: random.Random, *, calm: bool, server=False, deadlines=(0.5,
         faults=() if calm else tuple(_fault(rng, edges, clients, rounds) for _ in range(rng.randint(0, 5))),
         checkpoint_every=rng.randint(0, 3),
         star=_star(rng, clients, rounds, opening) if server else None,
+        learns_first=rng.random() < 0.3,
         graphs=None if server or rng.random() < 0.5 else _pattern(rng, neighbours),
         **_shared(rng, clients + server, edges),
     )
