@@ -287,9 +287,9 @@ def show_topology(
     config = load(file, overrides or ())[0]
     if config.algorithm.traits.server == "none":  # whatever the algorithm makes of it
         graphs = draw_sequence(config.topology, config.clients, config.seed, config.rounds)
-        kind = config.topology.kind
     else:
-        graphs, kind = draw_graphs(config), "star around a server"
+        graphs = draw_graphs(config)
+    kind = config.topology.kind if config.algorithm.traits.server == "none" else "star around a server"
     figures = {"kind": kind, "clients": f"{config.clients}", **describe(graphs)}
     if picture is not None:
         from ..topology.picture import draw_picture
