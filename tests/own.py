@@ -19,14 +19,18 @@ class HalfWay(sg.Algorithm):
     traits = sg.Traits(same_size=True)
 
     def begin(self, client):
-        return sg.State(average=client.theta.copy())
+        vectors = {j: client.theta.copy() for j in client.neighbours}
+        return sg.State(velocity=client.theta.copy(), buffer=vectors)  # names that the program uses, too
 
     def round(self, client, peers):
         client.learn()
         theirs = peers.exchange(dict.fromkeys(client.neighbours, client.theta))
-        if theirs:
-            client.theta += self.way * (mean(theirs.values()) - client.theta)
-        client.state.average += 0.1 * (client.theta - client.state.average)
+        client.state.buffer |= {j: vector.copy() for j, vector in theirs.items()}
+        client.theta += self.way * (mean(client.state.buffer.values()) - client.theta)
+        client.state.velocity += 0.1 * (client.theta - client.state.velocity)
+        before = getattr(client.state, "before", client.state.velocity)  # which ``begin`` does not know
+        client.theta += 0.01 * (client.state.velocity - before)
+        client.state.before = client.theta.copy()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What an algorithm is: its settings, what is fixed about it, what travels on an edge, and one round."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -169,16 +169,27 @@ class State(SimpleNamespace):
     def _numbers(self) -> dict[str, np.ndarray]:
         found = {}
         for name, value in self._kept():
-            if isinstance(value, np.ndarray):
-                found[name] = value
-            elif isinstance(value, dict):
-                found |= {f"{name}.{key}": array for key, array in value.items()}
-            else:
-                raise TypeError(f"client.state.{name} is a {type(value).__name__}: arrays are kept, and dicts of them")
+            several = value if isinstance(value, dict) else {None: value}
+            for key, array in several.items():
+                place = name if value is not several else f"{name}.{key}"
+                if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+                    what = (
+                        f"an array of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+                    )
+                    raise TypeError(f"client.state.{place} is {what}: arrays of numbers are kept, and dicts of them")
+                if key is not None and not isinstance(key, int | np.integer):
+                    raise TypeError(f"client.state.{name} has the key {key!r}: keys are clients' numbers")
+                found[place] = array
         return found
 
     def _kept(self) -> list[tuple[str, Any]]:
         return [(name, value) for name, value in vars(self).items() if name != "maps" and not name.startswith("_")]
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Makes room for what rounds have added to what ``begin`` returns: ``names`` are all those of ``arrays``."""
+        for name in names:
+            name, dot, _ = name.partition(".")
+            vars(self).setdefault(name, {} if dot else np.empty(0))
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Goes on from what ``arrays`` gave, in which other arrays may stand, too."""

@@ -95,6 +95,7 @@ class _ClientProcess:
     def __init__(self, assignment: Assignment, control: Control, log: TextIO):
         self.assignment, self.control, self.log = assignment, control, log
         self.algorithm = algorithm_of(assignment)
+        self.own = "state." if self.algorithm.use else ""  # before its state's names, which are its author's choice
         self.epoch = time.monotonic()
         deployment, measuring, keyed = assignment.deployment, assignment.measuring, assignment.transport.keyed
         alone = not deployment.shares_process
@@ -174,8 +175,12 @@ class _ClientProcess:
             state = array_file.read(assignment.state(incarnation.state_round))
             if incarnation.begun_in == incarnation.first_round:  # the one before has told of its own waits
                 state.pop(DEADLINES, None)
-            for each in (self.learner, self.client.state, self.peers):
-                each.load(state)
+            self.learner.load(state)
+            self.peers.load(state)
+            own = {name.removeprefix(self.own): array for name, array in state.items() if name.startswith(self.own)}
+            if self.own:
+                self.client.state.expect(own)
+            self.client.state.load(own)
         sizes = f"{self.client.theta.size} parameters, {self.learner.train_samples} training samples"
         print(f"client {assignment.node}: {sizes}", file=self.log, flush=True)
 
@@ -289,7 +294,8 @@ class _ClientProcess:
         theta_norm = self._require_finite(round)
         figures = self._figures(round) if due(assignment.evaluation.every) else Figures()
         if due(assignment.checkpoints.every):
-            state = self.learner.state() | self.client.state.arrays() | self.peers.state()
+            own = {f"{self.own}{name}": array for name, array in self.client.state.arrays().items()}
+            state = self.learner.state() | own | self.peers.state()
             if assignment.checkpoints.save_maps and maps is not None:
                 state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}
             if isinstance(self.clock, PlannedClock):
