@@ -1,31 +1,36 @@
-"""Code that the user names, and nothing else: "FILE.py:NAME", or "package.module:NAME" of an installed package."""
+"""Code that the user names, and nothing else: "FILE.py:NAME", or "package.module:NAME" of an installed package. A file
+is read once: what is executed is the text whose digest is told, and that a run's folder keeps."""
 
 import difflib
 import hashlib
 import importlib
 import sys
+import threading
 import traceback
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from ..topology.errors import UserError
+from .own_imports import Beside, execute
 
 FOLDER = "code"  # of a run, with the text of its files
 _LARGEST = 4 << 20  # bytes of a file
+_LONGEST = 400  # characters of an error's message
 
 
 class _Loaded(NamedTuple):
     module: ModuleType
-    beside: dict[Path, str]  # files of its folder, or below, that it has imported, and the digests of their texts
+    text: str
+    beside: Beside
 
 
 _loaded: dict[tuple[str, str], _Loaded] = {}  # {(path of a file, digest of its text): what it has become}
 _asked_for: set[str] = set()  # what of packages has been named
-_imported_beside: set[str] = set()  # names of modules that files have imported from their folders
+_being_loaded: set[str] = set()  # files
+_lock = threading.RLock()
 
 
 class CodeError(UserError):
@@ -61,7 +66,7 @@ def load(text: str, key: str) -> Any:
     if use.file is None:
         _asked_for.add(text)
         return _named(use, _imported(use))
-    return _named(use, _executed(use, _read(use, use.file), use.file.parent))
+    return _named(use, _at_home(use).module)
 
 
 def is_loaded(text: str, key: str) -> bool:
@@ -72,34 +77,40 @@ def is_loaded(text: str, key: str) -> bool:
 
 def load_copy(text: str, key: str, folder: Path, digests: Mapping[str, str]) -> Any:
     """Does the same in a process of a run, whose ``folder`` has copies of the files. ``digests`` are those of the files
-    that the run began with. Raises CodeError."""
+    that the run began with: whatever else lies there is not executed. Raises CodeError."""
     use = Use.of(text, key)
     if use.file is None:
         return _named(use, _imported(use))
-    digest = digests.get(use.file.name, "")
-    if loaded := _loaded.get((str(use.file), digest)):
+    if loaded := _loaded.get((str(use.file), digests.get(use.file.name, ""))):
         return _named(use, loaded.module)
-    copy = folder / FOLDER / use.file.name
-    text = _read(use, copy)
-    if digest_of(text) != digest:
-        raise use.error(f"{copy} is another than the run began with")
-    return _named(use, _executed(use, text, copy.parent))
+
+    def read(name: str) -> str | None:
+        if name not in digests:
+            return None
+        copy = folder / FOLDER / name
+        if digest_of(text := _read(use, copy)) != digests[name]:
+            raise use.error(f"{copy} is another than the run began with")
+        return text
+
+    if (own := read(use.file.name)) is None:
+        raise use.error("is no file that the run began with")
+    is_folder = lambda place: any(name.startswith(f"{place}/") for name in digests)  # noqa: E731
+    return _named(use, _executed(use, own, Beside(use.file.parent, read, is_folder)).module)
 
 
 def sources(uses: Mapping[str, str]) -> dict[str, str]:
-    """Returns {path: text} of the files of {key: what is named}, which are loaded, and of those that they import from
-    their own folder, from which paths start. Raises CodeError."""
+    """Returns {path: text} of the files of {key: what is named}, which are loaded, and of those beside them that they
+    import; paths start from their folder. Raises CodeError."""
     found: dict[str, str] = {}
     for key, text in uses.items():
         use = Use.of(text, key)
-        load(text, key)
-        if use.file is not None:
-            own = _read(use, use.file)
-            loaded = _loaded.get((str(use.file), digest_of(own)))
-            for path in (use.file, *(loaded.beside if loaded else ())):
-                written, name = _read(use, path), path.relative_to(use.file.parent).as_posix()
-                if found.setdefault(name, written) != written:
-                    raise use.error(f"another key needs another file called {name}; give one of them another name")
+        if use.file is None:
+            _imported(use)
+            continue
+        loaded = _at_home(use)
+        for name, written in {use.file.name: loaded.text, **loaded.beside.texts}.items():
+            if found.setdefault(name, written) != written:
+                raise use.error(f"another key needs another file called {name}; give one of them another name")
     return found
 
 
@@ -122,38 +133,54 @@ def _read(use: Use, path: Path) -> str:
         raise use.error(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _executed(use: Use, text: str, folder: Path) -> ModuleType:
-    """``folder`` is where it may import other files from."""
-    if module := _found(use, text):
-        return module
-    digest = digest_of(text)
-    module = ModuleType(f"{__name__}.{Path(use.text).stem}_{digest[:12]}")
-    module.__file__ = str(use.file)
-    for name in _imported_beside:  # those of another folder, or from before a change
-        sys.modules.pop(name, None)
-    before = set(sys.modules)
+def _at_home(use: Use) -> _Loaded:
+    """What the file is where the user has it."""
+    assert use.file
+    folder, text = use.file.parent, _read(use, use.file)
+
+    def read(name: str) -> str | None:
+        return _read(use, folder / name) if (folder / name).is_file() else None
+
+    with _lock:
+        return _found(use, text) or _executed(use, text, Beside(folder, read, lambda place: (folder / place).is_dir()))
+
+
+def _executed(use: Use, text: str, beside: Beside) -> _Loaded:
+    file, digest = str(use.file), digest_of(text)
+    module = ModuleType(f"{__name__}.{Path(file).stem}_{digest_of(file + text)[:12]}")
+    module.__file__, module.__package__ = file, ""
+    if file in _being_loaded:
+        raise use.error('makes runs of itself while it is loaded: that has to stand below if __name__ == "__main__"')
+    for name in (name for loaded in _loaded.values() for name in loaded.beside.modules):
+        sys.modules.pop(name, None)  # those of another folder, or from before a change
     sys.modules[module.__name__] = module  # dataclasses look there for the names in annotations
+    _being_loaded.add(file)
     try:
-        with _importing_from(folder):
-            exec(compile(text, str(use.file), "exec"), module.__dict__)  # it is what the user names
-    except (Exception, SystemExit) as error:
-        del sys.modules[module.__name__]
-        raise use.error(f"cannot be loaded: {described(error, [str(use.file)])}") from error
-    beside = dict(_imported_from(folder))
-    _imported_beside.update(beside.keys() - before)
-    _loaded[str(use.file), digest] = _Loaded(module, {path: digest_of(_read(use, path)) for path in beside.values()})
-    return module
+        with beside.importing():
+            execute(text, file, module)
+        beside.follow(text)
+    except BaseException as error:
+        sys.modules.pop(module.__name__)
+        if isinstance(error, CodeError) or not isinstance(error, (Exception, SystemExit)):
+            raise
+        told = described(error, [file, *map(beside.origin, beside.texts)])
+        raise use.error(f"cannot be loaded: {told}") from error
+    finally:
+        _being_loaded.remove(file)
+    _loaded[file, digest] = _Loaded(module, text, beside)
+    return _loaded[file, digest]
 
 
-def _found(use: Use, text: str) -> ModuleType | None:
+def _found(use: Use, text: str) -> _Loaded | None:
     """Returns what a file with this text has become before, if nothing that it imports from its folder has changed."""
     loaded = _loaded.get((str(use.file), digest_of(text)))
     if loaded is None:
         return None
     try:
-        return loaded.module if all(digest_of(_read(use, path)) == was for path, was in loaded.beside.items()) else None
+        unchanged = all(loaded.beside.read(name) == was for name, was in loaded.beside.texts.items())
     except CodeError:
         return None
+    return loaded if unchanged else None
 
 
 def _imported(use: Use) -> ModuleType:
@@ -163,37 +190,18 @@ def _imported(use: Use) -> ModuleType:
         raise use.error(f"cannot be loaded: {described(error)}") from error
 
 
-def _imported_from(folder: Path) -> Iterator[tuple[str, Path]]:
-    for name, module in list(sys.modules.items()):
-        place, file = folder / name.replace(".", "/"), getattr(module, "__file__", None)
-        if file in (str(place.with_suffix(".py")), str(place / "__init__.py")):
-            yield name, Path(file)
-
-
-@contextmanager
-def _importing_from(folder: Path) -> Iterator[None]:
-    """A file may import others beside it: first of all while it is executed, and last afterwards."""
-    name = str(folder.resolve())
-    sys.path.insert(0, name)
-    try:
-        yield
-    finally:
-        sys.path.remove(name)
-        if name not in sys.path:
-            sys.path.append(name)
-
-
 def blamed(error: BaseException) -> str:
     """Returns what an error says, in a line, with the last line of the user's code that took part in it; "" where none
     did."""
     files = {loaded.module.__file__ for loaded in _loaded.values()}
+    files |= {loaded.beside.origin(name) for loaded in _loaded.values() for name in loaded.beside.texts}
     frames = traceback.extract_tb(error.__traceback__)
     return "" if files.isdisjoint(frame.filename for frame in frames) else described(error, files)
 
 
 def described(error: BaseException, files: Collection[str | None] = ()) -> str:
     """Returns an error in a line, with the last line of one of the files that took part in it."""
-    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    said = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}".rstrip(": ")
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({Path(error.filename).name}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
