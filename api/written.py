@@ -8,6 +8,7 @@ import ast
 import os
 import symtable
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -33,12 +34,24 @@ def use_of(thing: Any) -> str:
             return use
         return f"{Path(file).resolve()}:{name}"
     text = _text_of(name)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    path = cache / "sheafgossip" / "code" / digest_of(text)[:16] / f"{name.lower()}.py"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return f"{path}:{name}"
+    return f"{_written(text, f'{name.lower()}.py')}:{name}"
+
+
+def _written(text: str, name: str) -> Path:
+    """Returns a file with this text, which nobody else can change. Raises UserError."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "sheafgossip"
+    folder = cache / "code" / digest_of(text)[:16]
+    for place in (cache, folder.parent, folder):
+        if not place.is_symlink():
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if place.is_symlink() or place.stat().st_uid != os.geteuid():
+            raise UserError(f"{place}: is a link, or not yours; remove it, or set XDG_CACHE_HOME to a folder of yours")
+        place.chmod(0o700)
+    path, part = folder / name, folder / f"{name}.{os.getpid()}.{threading.get_ident()}"
+    if path.is_symlink() or not path.is_file() or path.read_text(encoding="utf-8") != text:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    return path
 
 
 def _text_of(wanted: str) -> str:

@@ -4,16 +4,21 @@ is read once: what is executed is the text whose digest is told, and that a run'
 import difflib
 import hashlib
 import importlib
+import random
 import sys
 import threading
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..topology.errors import UserError
+from ..topology.randomness import generator
 from .own_imports import Beside, execute
 
 FOLDER = "code"  # of a run, with the text of its files
@@ -112,6 +117,30 @@ def sources(uses: Mapping[str, str]) -> dict[str, str]:
             if found.setdefault(name, written) != written:
                 raise use.error(f"another key needs another file called {name}; give one of them another name")
     return found
+
+
+def seed(run: int, *key: int) -> None:
+    """What the user's code draws from generators that serve a whole process follows from the run's seed."""
+    draws = generator(run, "generators of the process", *key)
+    random.seed(int(draws.integers(1 << 62)))
+    np.random.seed(int(draws.integers(1 << 32)))
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.manual_seed(int(draws.integers(1 << 62)))
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """Does so for what makes data, which every run is to find the same, and leaves the generators as they were."""
+    torch = sys.modules.get("torch")
+    before = random.getstate(), np.random.get_state(), torch and torch.default_generator.get_state()
+    seed(0)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        if torch:
+            torch.default_generator.set_state(before[2])
 
 
 def digests(uses: Mapping[str, str]) -> dict[str, str]:

@@ -104,10 +104,14 @@ class Channels:
         """What travels of a vector: with what earlier ones have left out; what this one leaves out is noted in turn.
         Raises ValueError where it is not as announced, and CannotEncode."""
         formats = self._sent[node][round == 1]
-        if phase >= len(formats) or vector.shape != (formats[phase].length,) or vector.dtype != self.dtype:
+        if phase >= len(formats):
+            raise ValueError(f"vector {phase + 1} to client {node} in round {round} is one more than announced")
+        length, is_array = formats[phase].length, isinstance(vector, np.ndarray)
+        if not is_array or vector.shape != (length,) or vector.dtype != self.dtype:
+            found = f"{vector.dtype} {vector.shape}" if is_array else type(vector).__name__
+            wanted = f"{self.dtype} ({length},)"
             raise ValueError(
-                f"message {phase} of a round to client {node} was announced with the lengths "
-                f"{self[node].sent_in(round)} ({self.dtype}), not as {vector.dtype} {vector.shape}"
+                f"vector {phase + 1} to client {node} in round {round} is announced as {wanted}, not {found}"
             )
         format = formats[phase]
         draws = partial(generator, self._seed, "rounding", self._node, node, round, phase)

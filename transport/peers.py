@@ -28,7 +28,7 @@ class Peers:
 
     def __init__(self, clock: Clock):
         self.clock = clock
-        self.neighbours = clock.neighbours
+        self.neighbours, self._neighbours = clock.neighbours, frozenset(clock.neighbours)
         self.left_out, self.lacks_answer = clock.left_out, clock.lacks_answer
         self.state, self.load, self.memory_bytes = clock.state, clock.load, clock.memory_bytes
         self._channels = clock.channels
@@ -47,10 +47,18 @@ class Peers:
         that the run's scenario leaves out. ``quiet`` are those that get none, and of whom none is expected, which they
         know; where a scenario may have them know something else they are told, and may be heard all the same. A vector
         has to have the length that ``messages`` announces. Raises NeighbourTimeout."""
+        self._require_neighbours(vectors, senders)
         with self._stopwatch.during("exchange"):
             self._send(vectors)
             heard = {*(vectors if senders is None else senders), *self.clock.tell_quiet(quiet)}
             return self.clock.receive([node for node in self.neighbours if node in heard])
+
+    def _require_neighbours(self, vectors: Vectors, senders: Collection[int] | None) -> None:
+        """Raises ValueError."""
+        if not isinstance(vectors, Mapping):
+            raise ValueError(f"exchange takes {{neighbour: vector}}, not {type(vectors).__name__}")
+        if strangers := [node for node in (*vectors, *(senders or ())) if node not in self._neighbours]:
+            raise ValueError(f"{strangers[0]!r} is no neighbour of this client: {', '.join(map(str, self.neighbours))}")
 
     def send(self, vectors: Vectors) -> None:
         """Sends each of these neighbours its vector, and waits for nothing."""

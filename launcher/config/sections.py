@@ -169,13 +169,17 @@ def validate(tree: dict[str, Any], *, from_run: bool = False) -> RunConfig:
         rest = {key: value for key, value in tree.items() if key != "algorithm"}
         kind = _own_kind(section["use"], from_run=from_run)
         try:
-            algorithm = as_section(kind, {"name": kind.name or _words(kind.__name__)} | section)
+            algorithm = as_section(kind, _defaults(kind) | {"name": kind.name or _words(kind.__name__)} | section)
             if not isinstance(algorithm.traits, Traits):
                 raise ConfigError(
                     f"{kind.__name__}.traits = {shown(algorithm.traits)}: must be sheafgossip.Traits(...)"
                 )
         except ValidationError as error:
             problems += [each | {"loc": ("algorithm", "use", *each["loc"])} for each in error.errors()]
+        except TypeError as error:
+            if own_code.blamed(error):
+                raise
+            raise ConfigError(f"algorithm.use = {section['use']!r}: a bound of a field does not fit: {error}") from None
     try:
         config = as_section(RunConfig, rest)
     except ValidationError as error:
@@ -212,6 +216,12 @@ def _own_kind(use: Any, *, from_run: bool) -> type[Algorithm]:
             f"algorithm.use = {use!r}: a field of {kind.__name__} is no key: {' '.join(str(error).split())[:200]}"
         ) from None
     return kind
+
+
+def _defaults(kind: type[Algorithm]) -> dict[str, Any]:
+    """Returns those of plain values, which have to be allowed as any other value."""
+    found = {field.name: field.default for field in fields(kind) if field.name != "use"}
+    return {name: value for name, value in found.items() if isinstance(value, bool | int | float | str | tuple)}
 
 
 def _words(name: str) -> str:

@@ -48,7 +48,8 @@ def _called(source: _Returned, options: Mapping[str, Any]) -> Any:
     if not callable(make):
         raise source.wrong("is no function that returns samples")
     try:
-        return make(**options)
+        with own_code.seeded():
+            return make(**options)
     except TypeError as error:
         if own_code.blamed(error):
             raise

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...node import own_code
 from ...node.algorithms import link
-from ...node.algorithms.base import Algorithm, RunFacts
+from ...node.algorithms.base import Algorithm, RunFacts, facts_of
 from ...node.assignment import Assignment, Deployment, Neighbour, Period, Run
 from ...node.model.architecture import Architecture
 from ...topology import Graph, GraphSequence, draw_sequence, mixing_row
@@ -117,8 +117,7 @@ def assign(
     )
     if algorithm.traits.same_size:
         run_facts.require_same_size(f"algorithm.name = {algorithm.name!r}")
-    algorithm.check(run_facts)
-    facts, run = algorithm.facts(run_facts), _run_of(config, folder, graphs, architectures, data)
+    facts, run = facts_of(algorithm, run_facts), _run_of(config, folder, graphs, architectures, data)
     told = {name: getattr(config, name) for name in _SECTIONS}
     samples = [client.train_samples for client in data.clients] + [0]  # a server has none
     assignments = []

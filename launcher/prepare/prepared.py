@@ -15,6 +15,7 @@ import psutil
 from ...metrics.store import CODE, CONFIG, CONFIG_DIGEST, CONSTANT_METRIC, MODELS, OWNERS, Store
 from ...metrics.text import duration
 from ...node.algorithms import algorithm_of, links_of
+from ...node.algorithms.base import Cost, returned
 from ...node.assignment import Assignment
 from ...node.model.architecture import told
 from ...topology import Graph
@@ -130,7 +131,8 @@ def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
     architecture, links = assignment.architecture, len(assignment.neighbours)
     algorithm = algorithm_of(assignment)
     incoming = links * assignment.run.largest_vector
-    numbers = algorithm.cost(assignment).numbers + 4 * architecture.size + incoming  # theta, gradient, copies
+    cost = returned(algorithm, "cost", algorithm.cost(assignment), Cost)
+    numbers = cost.numbers + 4 * architecture.size + incoming  # theta, gradient, copies
     if "top-k" in (assignment.transport.codec, assignment.transport.between):
         numbers += incoming  # as much as was left out
     if assignment.checkpoints.save_maps and algorithm.traits.has_maps:  # all at once, and what the last is made from

@@ -4,7 +4,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,13 +18,14 @@ from ...metrics.recorder import Recorder
 from ...metrics.records import COLLECTOR, LAUNCHER, OverheadRecord, Record, pack_end
 from ...transport.environment import CONSTANTS
 from ...transport.keys import KeyPair
+from .. import command
 from ..prepare.prepared import Prepared
 from .engine import EngineError, stop
 
 _GRACE_S, _STANDSTILL_S = CONSTANTS.stop_grace_s, CONSTANTS.standstill_s
 _LOOK_EVERY_S = 0.5
 _ZMQ_THREADS = 2
-_COLLECTOR = ("-m", "sheafgossip.metrics.collector")
+_COLLECTOR = command("sheafgossip.metrics.collector")
 _NOWHERE = "tcp://127.0.0.1:1"  # where a collector is that could not listen: the run ends as soon as it looks after it
 
 
@@ -35,18 +35,18 @@ class CollectorProcess(AbstractContextManager["CollectorProcess"]):
     def __init__(self, prepared: Prepared, lock: int | None = None):
         endpoint = prepared.assignments[0].deployment.records
         own = KeyPair.make() if endpoint.startswith("tcp://") and prepared.config.transport.keys else None
-        command = [sys.executable, *_COLLECTOR, "--endpoint", endpoint]
-        command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
-        command += [f"--launcher-key={own.public}"] if own else []  # a key may begin with a dash
+        words = [*_COLLECTOR, "--endpoint", endpoint]
+        words += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
+        words += [f"--launcher-key={own.public}"] if own else []  # a key may begin with a dash
         if endpoint.startswith("tcp://"):
-            command += ["--connections", str(4 * len(prepared.assignments) + 8)]  # of later incarnations, too
-        command += [] if prepared.config.measuring.enabled else ["--no-resources"]
+            words += ["--connections", str(4 * len(prepared.assignments) + 8)]  # of later incarnations, too
+        words += [] if prepared.config.measuring.enabled else ["--no-resources"]
         _require_threads()
         self.log = prepared.folder / "log" / "collector.log"
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
         try:
-            self._process = subprocess.Popen(command, **pipes, stderr=log, pass_fds=() if lock is None else (lock,))
+            self._process = subprocess.Popen(words, **pipes, stderr=log, pass_fds=() if lock is None else (lock,))
         except BlockingIOError as error:
             raise EngineError(f"no process can be made for the collector: {error.strerror} (ulimit -u)") from error
         finally:

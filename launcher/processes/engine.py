@@ -7,7 +7,6 @@ import shutil
 import socket
 import stat
 import subprocess
-import sys
 import tempfile
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
@@ -26,7 +25,7 @@ from ...topology.errors import UserError
 from ...transport import control
 from ...transport.control import Control, Exited, Failed, Fork, FromClient, Kill, StepTimed, Tell
 from ...transport.environment import CONSTANTS
-from .. import ONE_THREAD, interrupts
+from .. import command, importing_as_here, interrupts
 from ..prepare.assignments import Host
 
 EngineName = Literal["local", "threads", "ray"]
@@ -138,10 +137,9 @@ class LocalEngine(Engine):
                 with theirs:
                     arguments = (theirs.fileno(), os.getpid(), self.sockets, *libraries)
                     self._process = subprocess.Popen(
-                        [sys.executable, "-m", _FORK_SERVER, *map(str, arguments)],
+                        [*command(_FORK_SERVER), *map(str, arguments)],
                         pass_fds=[theirs.fileno(), self._lock],
-                        # what this process can import, the user's code may import there, too
-                        env=os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                        env=importing_as_here(),
                         stdin=subprocess.DEVNULL,
                         start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
                     )

@@ -26,7 +26,7 @@ from ...metrics.config_file import differing, parse as parse_toml, setting_of, s
 from ...topology.errors import UserError
 from ...transport.control import Control, ControlClosed, ControlMessage
 from ...transport.limits import end_with_parent
-from .. import interrupts
+from .. import command, importing_as_here, interrupts
 from ..config.files import Overrides, load, parse, refuse_without_effect
 from ..config.sections import ConfigError, RunConfig, refuse
 from ..prepare.assignments import Site
@@ -246,8 +246,9 @@ class _Job(Control):
         super().__init__(ours, {"Outcome": Outcome})
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())],
+                [*command(__name__), str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno(), lock],
+                env=importing_as_here(),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in a terminal is the sweep's to handle
             )

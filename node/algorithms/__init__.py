@@ -1,8 +1,10 @@
 """The algorithms. To add one: write its file, and its class in this table."""
 
+import inspect
 from collections.abc import Collection, Sequence
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from .flt import FLT
 from .gossip import D2, DPSGD, GradientTracking, Local, Pairwise, PushSum
 from .hypernetworks import GHN, SHN, PFedHN
 from .selective_sheaf import SelectiveSheaf
-from .server import Ditto, FedAvg, PerFedAvg, PFedMe
+from .server import Ditto, FedAvg, PerFedAvg, PFedMe, ServerAlgorithm
 from .sfmtl_graph import SFMTLGraph
 from .shared_layers import FedAvgC, FedSAK
 from .sheaf_fmtl import DFedU, SheafFMTL
@@ -56,15 +58,35 @@ def own_kind(use: str) -> type[Algorithm]:
         raise own.error(f"{own.name} needs @dataclass(frozen=True) above it: one object of it serves all clients")
     if kind.round is Algorithm.round:
         raise own.error(f"{own.name} has no method round(self, client, peers)")
+    base = ServerAlgorithm if issubclass(kind, ServerAlgorithm) else Algorithm
+    for name, method in inspect.getmembers(base, inspect.isfunction):
+        if not name.startswith("_"):
+            _require_callable(own, name, getattr(kind, name), inspect.signature(method))
     return kind
+
+
+def _require_callable(own: own_code.Use, name: str, method: Any, wanted: inspect.Signature) -> None:
+    """Raises CodeError where a method cannot be called as that of the base class."""
+    try:
+        inspect.signature(method).bind(*wanted.parameters)
+    except TypeError:
+        called = f"{name}({', '.join(wanted.parameters)})"
+        raise own.error(f"{own.name}.{name} cannot be called as {called}") from None
 
 
 def algorithm_of(assignment: Assignment) -> Algorithm:
     settings, run = assignment.algorithm, assignment.run
     if use := settings.get("use"):
-        told = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}  # of JSON
+        told = {key: _frozen(value) for key, value in settings.items()}
         return own_code.load_copy(use, "algorithm.use", run.folder, run.code)(**told)
     return ALGORITHMS[settings["name"]](**settings)
+
+
+def _frozen(value: Any) -> Any:
+    """Tuples, which JSON has made lists."""
+    if isinstance(value, dict):
+        return {key: _frozen(each) for key, each in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def libraries_of(algorithm: Algorithm, kinds: Collection[str], training: Training = Training()) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from ..assignment import Assignment
 from ..client import Client
 from ..maps import Maps
 from ..model.architecture import Architecture
+
+_T = TypeVar("_T")
 
 
 class SettingsError(UserError):
@@ -169,16 +171,14 @@ class State(SimpleNamespace):
     def _numbers(self) -> dict[str, np.ndarray]:
         found = {}
         for name, value in self._kept():
-            several = value if isinstance(value, dict) else {None: value}
-            for key, array in several.items():
-                place = name if value is not several else f"{name}.{key}"
-                if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-                    what = (
-                        f"an array of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-                    )
-                    raise TypeError(f"client.state.{place} is {what}: arrays of numbers are kept, and dicts of them")
+            several = value.items() if isinstance(value, dict) else [(None, value)]
+            for key, array in several:
+                place = name if key is None else f"{name}.{key}"
                 if key is not None and not isinstance(key, int | np.integer):
-                    raise TypeError(f"client.state.{name} has the key {key!r}: keys are clients' numbers")
+                    raise UserError(f"client.state.{name}: the key {key!r} is no client's number")
+                if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+                    what = f"array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+                    raise UserError(f"client.state.{place}: {what}; arrays of numbers are kept, and dicts of them")
                 found[place] = array
         return found
 
@@ -278,3 +278,17 @@ def mixing_pull(client: Client, mine: np.ndarray, theirs: Mapping[int, np.ndarra
     """Returns what mixing adds to one's own vector: sum_j W_ij v_j = v_i + sum_{j != i} W_ij (v_j - v_i), as W's rows
     sum to 1. The terms of neighbours that were not heard are left out."""
     return sum((client.neighbours[j].weight * (theirs[j] - mine) for j in theirs), start=0 * mine)
+
+
+def returned(by: Algorithm, method: str, found: Any, kind: type[_T]) -> _T:
+    """Raises SettingsError where it is of another kind."""
+    if not isinstance(found, kind):
+        why = f"returned {type(found).__name__}; it has to be a sheafgossip.{kind.__name__}(...)"
+        raise SettingsError(f"{type(by).__name__}.{method}", why)
+    return found
+
+
+def facts_of(algorithm: Algorithm, run: RunFacts) -> Facts:
+    """Raises SettingsError where its settings do not fit the run."""
+    algorithm.check(run)
+    return returned(algorithm, "facts", algorithm.facts(run), Facts)

@@ -18,6 +18,7 @@ import zmq
 from safetensors import safe_open
 
 from ...metrics.recorder import Recorder
+from ...topology.errors import UserError
 from ...transport import array_file
 from ...transport.channel import Channels
 from ...transport.clock import Clock
@@ -48,6 +49,7 @@ from ...transport.schedule import Schedule, queue_for
 from ...transport.stopwatch import Stopwatch
 from .. import own_code
 from ..algorithms import algorithm_of, links_of
+from ..algorithms.base import State, returned
 from ..assignment import Assignment
 from ..client import Client
 from ..model.learner import Learner, time_of_a_step
@@ -78,10 +80,11 @@ def live(assignment: Assignment, control: Control) -> int:
         except (Stopped, ControlClosed) as end:
             print(f"stopped: {end or 'the launcher is gone'}", file=log, flush=True)
             return 0
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             cause = type(error).__name__ if isinstance(error, (NotMet, CannotListen)) else ""
-            tells_all = cause or isinstance(error, (Failure, NeighbourTimeout))
+            tells_all = cause or isinstance(error, (Failure, NeighbourTimeout, UserError))
             text = str(error) if tells_all else traceback.format_exc()
+            cause = text if isinstance(error, UserError) else cause  # that of all clients
             if line := own_code.blamed(error):
                 text, cause = f"{line}; {assignment.log} has the traceback", line
             control.send(Failed(text, cause))
@@ -95,6 +98,8 @@ class _ClientProcess:
     def __init__(self, assignment: Assignment, control: Control, log: TextIO):
         self.assignment, self.control, self.log = assignment, control, log
         self.algorithm = algorithm_of(assignment)
+        # Generators of the process are not those of a client where clients are threads
+        self.has_own_code = bool(assignment.run.code or self.algorithm.use) and not assignment.deployment.shares_process
         self.own = "state." if self.algorithm.use else ""  # before its state's names, which are its author's choice
         self.epoch = time.monotonic()
         deployment, measuring, keyed = assignment.deployment, assignment.measuring, assignment.transport.keyed
@@ -170,7 +175,8 @@ class _ClientProcess:
         self.clock = self._clock(Channels(assignment.node, links_of(assignment), assignment.dtype, assignment.run.seed))
         self.peers = Peers(self.clock)
         self.client = Client(assignment, self.learner, self.stopwatch, self.clock.sleep)
-        self.client.state = self.algorithm.begin(self.client)
+        self.client.state = returned(self.algorithm, "begin", self.algorithm.begin(self.client), State)
+        self.client.state.arrays()  # what cannot be kept is told at once
         if incarnation.state_round is not None:
             state = array_file.read(assignment.state(incarnation.state_round))
             if incarnation.begun_in == incarnation.first_round:  # the one before has told of its own waits
@@ -258,6 +264,8 @@ class _ClientProcess:
             if self.schedule and self.algorithm.traits.meets:
                 client.meet(self.schedule.partners(round))
             self.learner.enter(round)
+            if self.has_own_code:
+                own_code.seed(self.assignment.run.seed, self.assignment.node, round)
             try:
                 self.algorithm.round(client, self.peers)
                 self._close_round(round)

@@ -56,6 +56,21 @@ MISTAKES = {  # {what: (text of the file, lines of the configuration, what is sa
         f'{NAMED}\nmodel.mix = [{{ kind = "mlp", hidden = [4] }}]',
         "algorithm.name = 'own': compares whole models",
     ),
+    "wrong signature": (f"{FROZEN}def messages(self): return []", NAMED, r"cannot be called as messages\(self, edge\)"),
+    "round is a field": (
+        "@dataclass(frozen=True)\nclass Own(sg.Algorithm): round: int = 1", NAMED, "Own.round cannot be called as ro"),
+    "default out of bounds": (f"{FROZEN}x: Annotated[float, Gt(0)] = -1.0", NAMED, "algorithm.x = -1.0: must be gr"),
+    "default of another type": (f"{FROZEN}x: float = 'half'", NAMED, "algorithm.x = 'half': must be a"),
+    "bound on a text": (f"{FROZEN}x: Annotated[str, Gt(0)] = 'a'", NAMED, "a bound of a field does not fit: .*'gt'"),
+    "mutable default": (f"{FROZEN}x: list = []", NAMED, r"mutable default <class 'list'> for field x .*line 16"),
+    "no facts": (f"{FROZEN}def facts(self, run): return 5", NAMED, r"Own.facts: returned int; .*sheafgossip.Facts\("),
+    "no cost": (f"{FROZEN}def cost(self, own): return 5", NAMED, r"Own.cost: returned int; .*sheafgossip.Cost\("),
+    "relative import": ("from .other import x", NAMED, r"ImportError: attempted relative import .*\(mine.py, line 16"),
+    "leaves": ("raise SystemExit('no')", NAMED, r"SystemExit: no \(mine.py, line 16"),
+    "runs itself": (f"{FROZEN}pass\nsg.run({{'clients': 2}}, algorithm=Own())", NAMED, "makes runs of itself while"),
+    "no text file": ("\0", NAMED, "null bytes"),
+    "large": ("#" * (4 << 20), NAMED, "is larger than 4 MB"),
+    "several lines": ("raise ValueError('one\\ntwo')", NAMED, r"ValueError: one two \(mine.py, line 16"),
     "no function": ("make = 5", MODEL, "model.use = .*: is no function that makes a model"),
     "wrong arguments": ("def make(shape): pass", MODEL, r"cannot be called with \(\(1, 8, 8\), 10\): make\(\) takes 1"),
     "unknown option": (
@@ -144,3 +159,32 @@ def test_it_is_told_in_a_line(tmp_path, monkeypatch, mistake):
         sg.run("mine.toml", quiet=True)
     assert len(str(error.value).splitlines()) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.py", "mine.toml"]
+
+
+EXCHANGE = "peers.exchange(dict.fromkeys(client.neighbours, client.theta))"
+IN_A_CLIENT = {  # {what: (body of the round, what is said)}
+    "raises": ("if peers.round == 2: raise ValueError('two')", r"in round 2: ValueError: two \(mine.py, line 19"),
+    "leaves": ("raise SystemExit(3)", r"SystemExit: 3 \(mine.py, line 19"),
+    "no state": ("pass\n    def begin(self, client): return {}", r"Own.begin: returned dict; .* sheafgossip.State\("),
+    "no array": ("pass\n    def begin(self, client): return sg.State(x={1: [2]})", "client.state.x.1: list; arrays of"),
+    "no client's": ("pass\n    def begin(self, client): return sg.State(x={'a': 1})", "state.x: the key 'a' is no"),
+    "another length": ("peers.exchange(dict.fromkeys(client.neighbours, np.ones(5)))", r"not float64 \(5,\)"),
+    "no vector": ("peers.exchange({j: [1.0] for j in client.neighbours})", r"announced as float32 \(650,\), not list"),
+    "no mapping": ("peers.exchange([client.theta])", r"exchange takes \{neighbour: vector\}, not list"),
+    "a stranger": ("peers.exchange({(client.node + 2) % 4: client.theta})", r"2 is no neighbour of this client: 1, 3"),
+    "hears a stranger": ("peers.exchange({}, senders=[7])", "7 is no neighbour"),
+    "once too often": (f"{EXCHANGE}; {EXCHANGE}", "vector 2 to client 1 in round 1 is one more than ann"),
+    "forgets": (f"client.node == 1 or {EXCHANGE}", "client 1 sent nothing for 1 s in round 1"),
+    "written to": (f"{EXCHANGE}[1][:] = 0", "read-only"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", IN_A_CLIENT)
+def test_in_a_client_it_is_told_with_the_authors_line(tmp_path, monkeypatch, mistake):
+    body, told = IN_A_CLIENT[mistake]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(f"{HEAD}{FROZEN}def round(self, client, peers):\n        {body}\n")
+    config = {"clients": 4, "rounds": 2, "data.samples": 80, "topology.kind": "ring", "transport.timeout": 1.0}
+    with pytest.raises(sg.RunError, match=told) as error:
+        sg.run(config, {"algorithm.use": "mine.py:Own"}, quiet=True, engine="threads")
+    assert "Traceback" not in str(error.value)

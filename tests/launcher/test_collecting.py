@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,11 @@ def prepared(folder: Path, records: str) -> SimpleNamespace:
 def slow(tmp_path, monkeypatch) -> Iterator[collector_module.CollectorProcess]:
     """A collector that takes 0.3 s to store a batch, whom nobody waits for when it does nothing for 1 s."""
     (tmp_path / "slow.py").write_text(SLOW)
-    for name, value in {"_COLLECTOR": (f"{tmp_path}/slow.py",), "_STANDSTILL_S": 1.0, "_GRACE_S": 0.3}.items():
+    for name, value in {
+        "_COLLECTOR": (sys.executable, f"{tmp_path}/slow.py"),
+        "_STANDSTILL_S": 1.0,
+        "_GRACE_S": 0.3,
+    }.items():
         monkeypatch.setattr(collector_module, name, value)
     with collector_module.CollectorProcess(prepared(tmp_path, f"ipc://{tmp_path}/records")) as collector:
         write(collector, 1)

@@ -97,12 +97,12 @@ def test_a_message_that_is_there_or_was_taken_already_is_dropped_and_counted_onc
 def test_sending_what_was_not_announced_raises_value_error_and_sends_nothing(network, wrong):
     client, [first, _] = network.client_of_puppets(2)
     peers = client.peers({j: Channel((2,), (2,)) for j in (0, 1)})
-    with pytest.raises(ValueError, match=r"message 0 of a round to client 1 was announced with the lengths \(2,\)"):
+    with pytest.raises(ValueError, match=r"vector 1 to client 1 in round 1 is announced as float32 \(2,\)"):
         peers.send({0: vector(1, 2), 1: wrong})
     assert first.poll(50) == 0
     assert peers.next_round().sent == {}
     peers.send({0: vector(1, 2)})
-    with pytest.raises(ValueError, match="message 1 of a round to client 0"):
+    with pytest.raises(ValueError, match="vector 2 to client 0 in round 2 is one more than announced"):
         peers.send({0: vector(1, 2)})
 
 
