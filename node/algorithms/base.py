@@ -185,12 +185,6 @@ class State(SimpleNamespace):
     def _kept(self) -> list[tuple[str, Any]]:
         return [(name, value) for name, value in vars(self).items() if name != "maps" and not name.startswith("_")]
 
-    def expect(self, names: Iterable[str]) -> None:
-        """Makes room for what rounds have added to what ``begin`` returns: ``names`` are all those of ``arrays``."""
-        for name in names:
-            name, dot, _ = name.partition(".")
-            vars(self).setdefault(name, {} if dot else np.empty(0))
-
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Goes on from what ``arrays`` gave, in which other arrays may stand, too."""
         if self.maps is not None:
@@ -278,6 +272,13 @@ def mixing_pull(client: Client, mine: np.ndarray, theirs: Mapping[int, np.ndarra
     """Returns what mixing adds to one's own vector: sum_j W_ij v_j = v_i + sum_{j != i} W_ij (v_j - v_i), as W's rows
     sum to 1. The terms of neighbours that were not heard are left out."""
     return sum((client.neighbours[j].weight * (theirs[j] - mine) for j in theirs), start=0 * mine)
+
+
+def make_room(state: State, names: Iterable[str]) -> None:
+    """For what rounds have added to what ``begin`` returns: ``names`` are all those that ``arrays`` gave."""
+    for name in names:
+        name, dot, _ = name.partition(".")
+        vars(state).setdefault(name, {} if dot else np.empty(0))
 
 
 def returned(by: Algorithm, method: str, found: Any, kind: type[_T]) -> _T:

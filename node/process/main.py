@@ -49,7 +49,7 @@ from ...transport.schedule import Schedule, queue_for
 from ...transport.stopwatch import Stopwatch
 from .. import own_code
 from ..algorithms import algorithm_of, links_of
-from ..algorithms.base import State, returned
+from ..algorithms.base import State, make_room, returned
 from ..assignment import Assignment
 from ..client import Client
 from ..model.learner import Learner, time_of_a_step
@@ -185,7 +185,7 @@ class _ClientProcess:
             self.peers.load(state)
             own = {name.removeprefix(self.own): array for name, array in state.items() if name.startswith(self.own)}
             if self.own:
-                self.client.state.expect(own)
+                make_room(self.client.state, own)
             self.client.state.load(own)
         sizes = f"{self.client.theta.size} parameters, {self.learner.train_samples} training samples"
         print(f"client {assignment.node}: {sizes}", file=self.log, flush=True)

@@ -70,7 +70,7 @@ def test_the_module_of_a_built_in_model_computes_what_the_client_did(tmp_path, m
 def test_a_module_of_ones_own_has_the_clients_buffers_and_what_was_frozen(tmp_path, monkeypatch, same_start):
     monkeypatch.chdir(own.write(tmp_path / "project"))
     run = sg.run("mine.toml", {"model.same_start": same_start}, out="run", quiet=True)
-    assert run.state(2)[1].keys() >= {"theta", "average", "velocity", "buffer.1.norm.running_mean"}
+    assert run.state(2)[1].keys() >= {"theta", "state.velocity", "velocity", "buffer.1.norm.running_mean"}
     for round in (2, 6):
         assert_tests_as_recorded(run, round)
     frozen = [run.module(client).get_submodule("1").convolution.bias.tolist() for client in (0, 1)]
