@@ -127,17 +127,14 @@ class Channel:
             return None
         size = self._bytes[phase if round == 1 else self._opening + phase]
         left, copies = free + size / self._uplink, 0 if "loss" in kinds else 2 if "duplicate" in kinds else 1
+        delays = [fault.delay_s for fault in struck if fault.kind in ("delay", "reorder")]
         if self._is_shared:
-            through, transfer = 0.0, Transfer(self._edge, size, "reorder" in kinds, copies == 0)
-        else:
-            through, transfer = (left if left > self._free else self._free) + size / self._bandwidth, None
-            self._free = through
-        arrived = through + self._latency[row][phase]
-        for fault in struck:
-            if fault.kind in ("delay", "reorder"):
-                arrived += fault.delay_s
-        if transfer:
-            transfer.delay_s, arrived = arrived, math.inf
-        elif "reorder" not in kinds:
+            delay_s = math.fsum([self._latency[row][phase], *delays])
+            return left, math.inf, copies, Transfer(self._edge, size, "reorder" in kinds, not copies, delay_s)
+        self._free = (left if left > self._free else self._free) + size / self._bandwidth
+        arrived = self._free + self._latency[row][phase]
+        for delay_s in delays:
+            arrived += delay_s
+        if "reorder" not in kinds:
             arrived = self._last_arrival = arrived if arrived > self._last_arrival else self._last_arrival
-        return left, arrived, copies, transfer
+        return left, arrived, copies, None

@@ -179,22 +179,21 @@ class Naive:
                 continue
             size = self.scenario.message_bytes[edge][phase if row == 0 else self.opening + phase]
             left += size / self.scenario.uplinks.get(me.number, self.scenario.uplink)
-            shared, through = self.network.is_shared(edge), 0.0
-            if not shared:
-                through = max(left, self.link_free[edge]) + size / (self.links[edge].bandwidth or math.inf)
-                self.link_free[edge] = through
-            arrived = through + self.latency[edge][row, phase]
-            for fault in struck:
-                arrived += fault.delay_s if fault.kind in ("delay", "reorder") else 0
+            delays = [self.latency[edge][row, phase]]
+            delays += [fault.delay_s for fault in struck if fault.kind in ("delay", "reorder")]
             copies, number = 0 if "loss" in kinds else 1 + ("duplicate" in kinds), len(self.messages)
             me.own["copies"][row, phase, place] = copies
             self.messages.append(SentMessage(*edge, me.round, phase, self.now, left, math.inf, copies))
             mail = other.mail[me.number] if copies else []
             mail.append(self.messages[-1])
-            if shared:
-                arrives = partial(self.arrives, number, mail)
-                self.network.give(Transfer(edge, size, "reorder" in kinds, not copies, arrived, arrives), left)
+            if self.network.is_shared(edge):
+                told = "reorder" in kinds, not copies, math.fsum(delays), partial(self.arrives, number, mail)
+                self.network.give(Transfer(edge, size, *told), left)
                 continue
+            arrived = max(left, self.link_free[edge]) + size / (self.links[edge].bandwidth or math.inf)
+            self.link_free[edge] = arrived
+            for delay_s in delays:
+                arrived += delay_s
             if "reorder" not in kinds:
                 arrived = self.arrived[edge] = max(arrived, self.arrived[edge])
             self.arrives(number, mail, arrived)
