@@ -242,7 +242,9 @@ def _plain(value: Any) -> Any:
 
 def _explain(problem: Any, tree: Mapping[str, Any]) -> str:
     kind, value, context = problem["type"], problem["input"], problem.get("ctx", {})
-    where = [part for part in problem["loc"] if part not in WordOrTable.TAGS]
+    is_unknown = kind in ("extra_forbidden", "unexpected_keyword_argument")  # then the last part is what was written
+    above, last = (problem["loc"][:-1], problem["loc"][-1:]) if is_unknown else (problem["loc"], ())
+    where = [*(part for part in above if part not in WordOrTable.TAGS), *last]
     if where[:1] == ["algorithm"]:
         del where[1:2]  # the algorithm's name, which pydantic puts between the section and its key
     if kind.startswith("union_tag"):
@@ -252,7 +254,7 @@ def _explain(problem: Any, tree: Mapping[str, Any]) -> str:
     key = path or "the configuration"
     names = ", ".join(map(repr, [*ALGORITHMS, *installed()])) if path == "algorithm.name" else ""
     match kind:
-        case "extra_forbidden" | "unexpected_keyword_argument":
+        case _ if is_unknown:
             return _unknown(where, tree)
         case "missing" | "missing_argument" | "union_tag_not_found":
             return f"{key} is missing" + (f"; allowed: {names}" if path == "algorithm.name" else "")
