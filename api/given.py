@@ -46,7 +46,7 @@ def read(config: Source) -> tuple[Path | Mapping[str, Any], Path]:
         return tomllib.loads(config.to_toml()), Path(config.name or "run")
     if isinstance(config, Mapping):
         config = tables(config, "configuration")
-        name = config.get("name", "run")
+        name = config.get("name") or "run"
         return config, Path(name if isinstance(name, str) else "run")
     if isinstance(config, str | os.PathLike):
         return Path(config), Path(config)
@@ -89,9 +89,8 @@ def table_of(algorithm: Algorithm) -> dict[str, Any]:
     given = {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}
     if type(algorithm) in ALGORITHMS.values():
         return {key: value for key, value in given.items() if key != "use"}
-    return {key: value for key, value in given.items() if value != "" or key not in ("name", "use")} | {
-        "use": use_of(type(algorithm))
-    }
+    named = {key: value for key, value in given.items() if key not in ("name", "use")}
+    return named | ({"name": algorithm.name} if algorithm.name else {}) | {"use": use_of(type(algorithm))}
 
 
 def with_own(

@@ -50,9 +50,9 @@ class RunError(UserError):
 
 class Run(RunReader):
     """What a run recorded. Its tables and views are pandas frames: ``rounds``, ``traffic``, ``edges``, ``resources``,
-    ``events``, ``metrics``, ``nodes``, ``round_total`` and more; docs/run-folder.md describes them and the units of
-    their columns. Each access reads what is there at that moment. A folder of several runs is read as one: then ``run``
-    and the keys that differ are further columns."""
+    ``events``, ``metrics``, ``nodes`` and more, described below, and views as ``round_total``. Each access reads what
+    is there at that moment. A folder of several runs is read as one: then ``run`` and the keys that differ are further
+    columns."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
@@ -65,7 +65,7 @@ class Run(RunReader):
     @property
     def models(self) -> dict[int, Any]:
         """{client: its parameters (d,)} after the last round with state."""
-        return self.theta(max(self.state_rounds))
+        return self.theta()
 
     def module(
         self,
@@ -91,9 +91,12 @@ class Run(RunReader):
         make = None
         if kind.own:
             make = model or _own_model(folder, kind.own.use, may_execute=own_code)
-        same_start = config["model"]["same_start"]
+        try:
+            seed, own_draw = int(config["seed"]), [] if config["model"]["same_start"] else [client]
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"{folder}: config.toml is none that a run has written") from None
         with _errors_told():
-            return module_of(kind, states[client], make, config["seed"], *([] if same_start else [client]))
+            return module_of(kind, states[client], make, seed, *own_draw)
 
     def report(self, out: Folder | None = None) -> "Page":
         """Writes the HTML page, by default report.html in the run's folder; a notebook shows what this returns."""
@@ -191,6 +194,8 @@ def resume(folder: Folder, rounds: int | None = None, *, own_code: bool = False,
     does."""
     _, quiet, means = means_of(how, With)
     place = path_of(folder)
+    if rounds is not None and type(rounds) is not int:
+        raise UserError(f"rounds = {rounds!r}: must be a whole number")
     with _inside_a_program():
         if own_code:
             load_code(place)
@@ -262,6 +267,8 @@ def verify(floats: Sequence[int] | None = None) -> list[Verified]:
 def compare(runs: Sequence[Run | Folder], target: float | None = None) -> Table:
     """Returns runs side by side. With a ``target``, a test metric, there are also figures of what it took to reach it.
     Raises Error."""
+    if target is not None and not isinstance(target, int | float):
+        raise UserError(f"target = {target!r}: must be a number")
     if isinstance(runs, str | os.PathLike | RunReader) or not (folders := [path_of(each) for each in runs]):
         raise UserError(f"compare needs a list of runs, or of their folders; this is {runs!r:.80}")
     return Table(Comparison(summarize_all([run for folder in folders for run in runs_in(folder)], target)), target)

@@ -239,8 +239,9 @@ class RunReader:
         states = (self._only("state") / "state").glob("round-*")
         return sorted(int(match[1]) for path in states if (match := re.fullmatch(r"round-(\d+)", path.name)))
 
-    def theta(self, round: int) -> "dict[int, np.ndarray]":
-        """Returns {client: its parameters (d,)} after ``round``, of a run in progress those that have come so far."""
+    def theta(self, round: int | None = None) -> "dict[int, np.ndarray]":
+        """Returns {client: its parameters (d,)} after ``round``, by default the last one with state; of a run in
+        progress those that have come so far."""
         return {client: _arrays(path, ["theta"])["theta"] for client, path in self._states(round).items()}
 
     def state(self, round: int | None = None) -> "Mapping[int, dict[str, np.ndarray]]":
@@ -251,13 +252,13 @@ class RunReader:
 
     def shard(self, client: int) -> "dict[str, np.ndarray]":
         """Returns a client's data: x_train, y_train, x_test, y_test, samples first."""
-        return _arrays(self._only("shards") / "shards" / f"node-{client:04d}.safetensors", what="data")
+        return _arrays(self._only("shards") / "shards" / f"node-{client!s:0>4}.safetensors", what="data")
 
     def _states(self, round: int | None) -> dict[int, Path]:
         rounds = self.state_rounds
         if round is None and rounds:
             round = rounds[-1]
-        states = (self._only("state") / "state" / f"round-{round or 0:06d}").glob("node-*.safetensors")
+        states = (self._only("state") / "state" / f"round-{round!s:0>6}").glob("node-*.safetensors")
         files = sorted(path for path in states if not path.stem.endswith(".sent"))  # of clients that were away
         if not files:
             there = ", ".join(map(str, rounds)) or "none"

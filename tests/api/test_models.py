@@ -62,6 +62,8 @@ def test_the_module_of_a_built_in_model_computes_what_the_client_did(tmp_path, m
     assert all(each.grad is not None for each in module.parameters())
     with pytest.raises(sg.Error, match="no state of client 7; there are 0, 1, 2"):
         run.module(7)
+    with pytest.raises(sg.Error, match="cannot be read as the data of a client"):
+        run.shard(7)
     with pytest.raises(sg.Error, match="no state of round 9; rounds with state: 0, 1, 2"):
         run.module(0, 9)
 

@@ -14,13 +14,16 @@ from sheafgossip.node.algorithms import DPSGD
 CONFIG = {"clients": 4, "rounds": 3, "data": {"samples": 120}, "algorithm.name": "d-psgd"}
 
 
-def test_a_configuration_is_a_path_or_tables_which_are_not_changed(tmp_path):
+def test_a_configuration_is_a_path_or_tables_which_are_not_changed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text('clients = 4\nrounds = 3\ndata.samples = 120\nalgorithm.name = "d-psgd"\n')
     tables = {**CONFIG, "data": dict(CONFIG["data"])}
     runs = [sg.run(tables, {"seed": 2}, out=tmp_path / "tables", quiet=True)]
     assert tables == CONFIG
     runs.append(sg.run(tmp_path / "mine.toml", {"seed": 2}, out=tmp_path / "file", quiet=True))
     runs.append(sg.run(sg.open_run(tmp_path / "file").config, out=tmp_path / "config", quiet=True))
+    runs.append(sg.run(runs[0].config, quiet=True))
+    assert runs[-1].folder.name == "run"
     assert len({run.theta(3)[0].tobytes() for run in runs}) == 1
     assert {run.config["seed"] for run in runs} == {2}
 
@@ -112,6 +115,8 @@ def test_a_sweep_goes_on_where_it_was_and_has_a_table(tmp_path):
         (lambda: sg.resume("nowhere"), "nowhere"),
         (lambda: sg.open_run(None), "None: is neither the path of a folder nor a run"),
         (lambda: sg.compare(["nowhere"]), "nowhere"),
+        (lambda: sg.compare(["nowhere"], target="high"), "target = 'high': must be a number"),
+        (lambda: sg.resume("nowhere", rounds="5"), "rounds = '5': must be a whole number"),
         (lambda: sg.compare([]), "compare needs a list of runs"),
         (lambda: sg.compare("nowhere"), "compare needs a list of runs"),
         (lambda: sg.verify([0]), "floats = 0: must be whole numbers of at least 1"),
