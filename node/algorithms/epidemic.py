@@ -28,9 +28,9 @@ class Epidemic(Algorithm):
 
     def pattern(self, run: Setup) -> GraphSequence:
         if self.k >= run.clients:
-            raise SettingsError("algorithm.k", f"= {self.k}: allowed are 1 to {run.clients - 1}, all other clients")
+            raise SettingsError("algorithm.k", f"is {self.k}; allowed are 1 to {run.clients - 1}, all other clients")
         if self.sampling == "oracle" and self.k * run.clients % 2:
-            raise SettingsError("algorithm.k", f"= {self.k}: must be even with {run.clients} clients, an odd number")
+            raise SettingsError("algorithm.k", f"is {self.k}; with an odd number of clients it must be even")
         return GraphSequence(tuple(self._graph(run, round) for round in range(1, run.rounds + 1)))
 
     def _graph(self, run: Setup, round: int) -> Graph:
