@@ -16,6 +16,7 @@ from .launcher import ONE_THREAD, interrupts
 from .launcher.commands import runs as commands
 from .launcher.commands.verify import compared_with_kernel
 from .launcher.config.files import load
+from .launcher.config.sections import SCENARIO_TABLES
 from .launcher.planner.plan import Plan
 from .launcher.processes.engine import open_engine
 from .launcher.run.earlier import load_code
@@ -241,9 +242,7 @@ def plan(config: Source, changes: Mapping[str, Any] | None = None) -> Plan:
     with _inside_a_program(), ExitStack() as stack:
         configs = load(source, tables(changes or {}, "changes"))
         if len(configs) > 1 or not configs[0].has_scenario:
-            raise UserError(
-                "plan: needs one run, with one of [time], [compute], [stragglers], [links], [[faults]], [chaos]"
-            )
+            raise UserError(f"plan: needs one run, with one of {SCENARIO_TABLES}")
         engine = cache(lambda: stack.enter_context(open_engine()))  # takes a second or two, only to time a step
         prepared, _ = commands.prepared_for_a_plan(configs[0], lambda own, steps: engine().time_a_step(own, steps))
     assert prepared.plan

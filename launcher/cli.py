@@ -208,6 +208,21 @@ def reproduce(
     command takes finished runs as they are."""
 
 
+@_command("trace")
+def trace(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File of somebody else's trace.")],
+    source: Annotated[
+        Literal["fedscale-capacity", "fedscale-availability", "flgo-pings"],
+        typer.Option("--from", help="What kind of file it is."),
+    ],
+    out: Annotated[Path, typer.Option(help="CSV file to write, for trace.path.")],
+    clients: Annotated[int, typer.Option(min=1, help="So many of its clients at most, the first ones.")] = 10_000,
+) -> None:
+    """Turn a published trace of clients into a file for [trace].
+
+    FedScale's pickles are read without being unpickled: nothing that they hold is executed."""
+
+
 @_command("verify")
 def verify(
     floats: Annotated[

@@ -21,7 +21,7 @@ _STATUS: dict[str, Status] = {
     "failure": "failed",
     "extend": "interrupted",  # the rounds that it is to have are not done yet
 }
-_GONE, _THERE = ("crash", "leave", "death"), ("restart", "join")
+GONE, THERE = ("crash", "leave", "death"), ("restart", "join")
 _TOLD = ("warning", "drop", "lost-records", "death", "host-lost")
 _COUNTED = {kind: kind for kind in ("crash", "restart", "join", "leave", "death", "timeout")} | {"drop": "dropped"}
 _GROWN = 100.0  # a loss that is so many times what it was at the start has diverged
@@ -119,17 +119,17 @@ def conditions_of(records: sqlite3.Connection) -> Conditions | None:
 
 def gone_clients(records: sqlite3.Connection) -> set[int]:
     """Returns the clients that crashed, left or died and have not come back."""
-    last = f"SELECT node, kind, max(rowid) FROM event WHERE node >= 0 AND kind IN {_GONE + _THERE} GROUP BY node"
-    return {node for (node,) in records.execute(f"SELECT node FROM ({last}) WHERE kind IN {_GONE}")}
+    last = f"SELECT node, kind, max(rowid) FROM event WHERE node >= 0 AND kind IN {GONE + THERE} GROUP BY node"
+    return {node for (node,) in records.execute(f"SELECT node FROM ({last}) WHERE kind IN {GONE}")}
 
 
 def seconds_away(records: sqlite3.Connection, clock: str) -> float:
     """Adds up how long clients were away, before they came or came back; ``clock`` is virtual_s or wall_s."""
     query = f"""SELECT total(max(0, {clock} - gone))
         FROM (SELECT kind, {clock}, lag(kind, 1, 'join') OVER own AS before, lag({clock}, 1, 0) OVER own AS gone
-              FROM event WHERE node >= 0 AND kind IN {_GONE + _THERE} AND {clock} IS NOT NULL
+              FROM event WHERE node >= 0 AND kind IN {GONE + THERE} AND {clock} IS NOT NULL
               WINDOW own AS (PARTITION BY node ORDER BY rowid))
-        WHERE kind IN {_THERE} AND (before IN {_GONE} OR kind = 'join')"""
+        WHERE kind IN {THERE} AND (before IN {GONE} OR kind = 'join')"""
     return records.execute(query).fetchone()[0]
 
 

@@ -74,6 +74,7 @@ class AssignedIncarnation:
     begun_in: int = 1  # earlier than first_round where the run was taken up again in this incarnation
     ending: Literal["finish", "crash", "leave"] = "finish"
     absent_until: int = 0  # after a crash or leave: the last round without this client
+    saves: bool = False  # whether it writes its state when it leaves
     state_round: int | None = None  # whose state it goes on from
     resumed_at: int = 0  # the round after which an interrupted run was taken up again
     bounded: bool = False  # whether messages under way are counted, so that a fast client never floods a slow one

@@ -20,7 +20,7 @@ from ...metrics.watch.screen import Place
 from ...metrics.watch.snapshot import Snapshot
 from ...topology.picture import check_format
 from ..config.files import load
-from ..config.sections import ConfigError, RunConfig
+from ..config.sections import SCENARIO_TABLES, ConfigError, RunConfig
 from ..planner.timeline import draw as draw_timeline, figures, lines_of
 from ..prepare.assignments import Site
 from ..prepare.preparation import once_for_alike, prepare_run
@@ -189,10 +189,7 @@ def plan(file: Path, overrides: Words, picture: Path | None, lines: int) -> None
         check_format(picture)
     configs = load(file, overrides or ())
     if not any(config.has_scenario for config in configs):
-        raise ConfigError(
-            "nothing to plan: without one of [time], [compute], [stragglers], [links], [[faults]], [chaos] a run takes "
-            "as long as it takes"
-        )
+        raise ConfigError(f"nothing to plan: without one of {SCENARIO_TABLES} a run takes as long as it takes")
     several = len(configs) > 1
     names = [f"-{name}" for name in names_of(configs)] if several and picture else [""] * len(configs)
     with ExitStack() as stack:

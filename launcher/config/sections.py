@@ -24,6 +24,7 @@ from ...topology.generators import TopologySpec
 from ...topology.section import Index, Needs, NotNegative, Positive, Section, WordOrTable
 from ..planner.draws import Rates
 from ..planner.scenario import Fault, Links, Stragglers
+from ..planner.traces import TraceSection
 from .data import ConfigError, DataSection
 
 _S = TypeVar("_S")
@@ -78,6 +79,10 @@ _DEFAULT = ALGORITHMS["sheaf-fmtl"]()
 AlgorithmSection = Annotated[Any, GetPydanticSchema(lambda _, schema_of: schema_of(_ONE_OF))]
 
 
+SCENARIO = ("time", "compute", "stragglers", "links", "faults", "chaos", "trace")
+SCENARIO_TABLES = ", ".join(f"[[{name}]]" if name == "faults" else f"[{name}]" for name in SCENARIO)
+
+
 @dataclass(frozen=True)
 class RunConfig(Section):
     """One run, completely: the same values give the same bits. docs/configuration.md describes its tables and keys."""
@@ -104,6 +109,7 @@ class RunConfig(Section):
     links: Links = Links()
     faults: Annotated[tuple[Fault, ...], "What goes wrong, and when."] = ()
     chaos: Rates = Rates()
+    trace: TraceSection = TraceSection()
 
     written: ClassVar[frozenset[str]] = frozenset()
     """The keys with dots, those of tables too, that were written where it comes from; tables in a list are numbered."""
@@ -115,8 +121,7 @@ class RunConfig(Section):
     @property
     def has_scenario(self) -> bool:
         """Tells whether anything but the machine itself decides on time."""
-        scenario = "time", "compute", "stragglers", "links", "faults", "chaos"
-        return any(getattr(self, field.name) != field.default for field in fields(self) if field.name in scenario)
+        return any(getattr(self, field.name) != field.default for field in fields(self) if field.name in SCENARIO)
 
     @property
     def times_a_step(self) -> bool:

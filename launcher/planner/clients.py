@@ -13,6 +13,7 @@ from .draws import latencies, strikes
 from .network import Network, Transfer
 from .plan import Incarnation
 from .scenario import Fault, Links, Scenario
+from .traces import ClientTrace
 
 FIRST, STEP = 0, 1  # at one moment: restarts and news of crashes, then what clients do
 _OF_LINKS = ("loss", "duplicate", "delay", "reorder", "cut", "partition")
@@ -77,6 +78,7 @@ class Client:
         self.places = {node: place for place, node in enumerate(scenario.neighbours[number])}
         self.mail: list[defaultdict[int, Mail]] = []  # by phase: {place of a neighbour: what it has sent}
         self.ends = [fault for fault in scenario.of_kind("crash", "leave") if number in fault.clients]  # still to come
+        self.sent = [0] * scenario.phases  # of each phase: the last round of which it has sent the message
         self.round = 1
         self.begun = 0  # the last round that it has begun
         self.steps: Iterator[None] = iter(())  # what its present incarnation still has to do
@@ -84,9 +86,33 @@ class Client:
         self.here = True
         self.back_from_round: int | None = None  # a restart that waits for its neighbours to get to this round
         self.is_answered = scenario.star is not None and number < scenario.learners  # it is a server's client
+        self.trace = scenario.traces.get(number, ClientTrace())
         self.listens_in = 0  # with a server, the first round of one that is back or late: it only gets the answer
         self.uplink_free = 0.0
         self.incarnations = [Incarnation(1, 1, 0.0)]
+
+    def is_away(self, now: float) -> bool:
+        """By its trace."""
+        return not self.trace.available.at(now)[0]
+
+    def state_round(self, every: int) -> int | None:
+        """Returns the last round of which its state is written; None: it came late, and there is none."""
+        earlier = self.incarnations
+        written = [n for each in earlier for n in range(each.first, each.last + 1) if every and n % every == 0]
+        written += [each.last for each in earlier if each.saves and each.last >= each.first]
+        return max(written, default=0 if earlier and earlier[0].first == 1 else None)
+
+    def has_missed(self, phase: int, place: int) -> bool:
+        """Whether a neighbour sent its message of this client's round before this client was there."""
+        other, there = self.neighbours[place], self.channels[place].place
+        meant_for = other.schedule.to_life[self.round - 1, phase, there]
+        return other.sent[phase] >= self.round and meant_for != self.incarnations[-1].number
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it has come back, or late, and not completed a round since."""
+        present = self.incarnations[-1]
+        return present.start_s > 0 and present.last < present.first
 
     def forget(self, phases: int) -> None:
         self.mail = [defaultdict(Mail) for _ in range(phases)]
@@ -105,6 +131,7 @@ class Channel:
         self.to, self._edge = dst, edge
         self._is_shared = network is not None and network.is_shared(edge)
         self.place = scenario.neighbours[dst.number].index(src)  # of the sender, among the receiver's neighbours
+        self._up = scenario.traces.get(src, ClientTrace()).up
         self._latency = latencies(link, *drawn, *edge).tolist()
         self._bandwidth, self._uplink = link.bandwidth or math.inf, scenario.uplink_of(src)
         self._bytes, self._opening = scenario.message_bytes[edge], scenario.star.opening if scenario.star else 0
@@ -126,7 +153,8 @@ class Channel:
         if "cut" in kinds or "partition" in kinds:
             return None
         size = self._bytes[phase if round == 1 else self._opening + phase]
-        left, copies = free + size / self._uplink, 0 if "loss" in kinds else 2 if "duplicate" in kinds else 1
+        left = self._up.passed(size, free, self._uplink) if self._up else free + size / self._uplink
+        copies = 0 if "loss" in kinds else 2 if "duplicate" in kinds else 1
         delays = [fault.delay_s for fault in struck if fault.kind in ("delay", "reorder")]
         if self._is_shared:
             delay_s = math.fsum([self._latency[row][phase], *delays])

@@ -62,7 +62,7 @@ class ComputeTimes:
         if scenario.message_s or scenario.evaluation_s:
             more = _beside_steps(scenario) * np.broadcast_to(slowdown, scenario.clients)[:, None]
             self._seconds = self._seconds + more * factors
-        self._faults = scenario.of_kind("slow")
+        self._faults, self._traces = scenario.of_kind("slow"), scenario.traces
         self._switches: dict[int, list[float]] = {}
 
     def __call__(self, client: int, round: int, now: float) -> float:
@@ -72,6 +72,8 @@ class ComputeTimes:
         for fault in self._faults:
             if client in fault.clients and fault.active(round, now):
                 seconds *= fault.factor
+        if client in self._traces:
+            seconds /= self._traces[client].speed.at(now)[0]
         return seconds
 
     def _is_on(self, client: int, now: float) -> bool:

@@ -92,7 +92,7 @@ class Network:
 
     def is_shared(self, edge: Edge) -> bool:
         """Returns whether its messages need the network: others take as long whatever else is under way."""
-        return self._lines[edge].flows is not None or self._scenario.downlink_of(edge[1]) < math.inf
+        return self._lines[edge].flows is not None or self._scenario.has_downlink(edge[1])
 
     def give(self, transfer: Transfer, left: float) -> None:
         """Takes a transfer that has left its uplink then."""
@@ -129,8 +129,8 @@ class Network:
         while self._reaching and self._reaching[0][0] <= now:
             *_, transfer = heappop(self._reaching)
             dst = transfer.edge[1]
-            took = transfer.bytes / self._scenario.downlink_of(dst)
-            self._downlink_free[dst] = max(now, self._downlink_free[dst]) + took
+            free = max(now, self._downlink_free[dst])
+            self._downlink_free[dst] = self._scenario.received(dst, transfer.bytes, free)
             transfer.arrives(self._downlink_free[dst])
         return now
 
@@ -171,7 +171,7 @@ class Network:
         if not transfer.overtakes:
             reached = line.last_reached = max(reached, line.last_reached)
         src, dst = transfer.edge
-        if transfer.is_lost or self._scenario.downlink_of(dst) == math.inf:
+        if transfer.is_lost or not self._scenario.has_downlink(dst):
             transfer.arrives(reached)
         else:
             heappush(self._reaching, (reached, src, next(self._count), transfer))

@@ -29,6 +29,7 @@ class Incarnation:
     end_s: float = float("nan")
     ending: Literal["finish", "crash", "leave"] = "finish"
     state_round: int | None = None  # the round whose state it begins from; None: from the start of the model
+    saves: bool = False  # it writes its state when it leaves, and the next one begins from that
 
 
 class SentMessage(NamedTuple):

@@ -11,6 +11,7 @@ from annotated_types import Ge, MaxLen, MinLen
 
 from ...topology.graph import Graph, GraphSequence, last_round
 from ...topology.section import Count, Fraction, Index, Needs, NotNegative, Positive, Section
+from .traces import ClientTrace
 
 Edge = tuple[int, int]  # (src, dst)
 
@@ -233,6 +234,7 @@ class Scenario:
     slowdown: tuple[float, ...] = ()
     stragglers: Stragglers = Stragglers()
     trace: Mapping[tuple[int, int], float] = field(default_factory=dict)  # {(client, round): factor}; others have 1
+    traces: Mapping[int, ClientTrace] = field(default_factory=dict)  # by client; others are there, and as they are
     links: Mapping[Edge, Links] = field(default_factory=dict)  # others have no latency, no loss, no limit
     uplink: float = math.inf  # bytes a second that a client can send, to all its neighbours together
     downlink: float = math.inf  # and receive
@@ -253,13 +255,23 @@ class Scenario:
     @property
     def shares_capacity(self) -> bool:
         """Messages to different clients, or from different ones, hold each other up behind their uplinks."""
-        return bool(self.groups) or min([self.downlink, *self.downlinks.values()]) < math.inf
+        limited = min([self.downlink, *self.downlinks.values()]) < math.inf
+        return bool(self.groups) or limited or any(trace.down for trace in self.traces.values())
 
     def uplink_of(self, client: int) -> float:
         return self.uplinks.get(client, self.uplink)
 
     def downlink_of(self, client: int) -> float:
         return self.downlinks.get(client, self.downlink)
+
+    def has_downlink(self, client: int) -> bool:
+        down = self.traces[client].down if client in self.traces else None
+        return down is not None or self.downlink_of(client) < math.inf
+
+    def received(self, client: int, size: int, since: float) -> float:
+        """Returns when so many bytes that come to the client's downlink are through."""
+        rate, down = self.downlink_of(client), self.traces.get(client, ClientTrace()).down
+        return down.passed(size, since, rate) if down else since + size / rate
 
     @property
     def learners(self) -> int:

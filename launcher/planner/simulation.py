@@ -20,6 +20,7 @@ from .rounds import gossip, serve, take_part
 from .scenario import Fault, Scenario
 from .uses import fill_in_last_uses, show_answers
 
+_MOST_INCARNATIONS = 255  # of a client: schedules tell them in a byte
 _Steps = Iterator[None]
 
 
@@ -51,14 +52,14 @@ class Simulation:
     def play(self) -> Plan:
         for client in self.clients:
             late = [fault for fault in self.scenario.of_kind("join") if client.number in fault.clients]
-            if not late:
+            if not late and not client.is_away(0.0):
                 self._begin(client)
                 continue
             client.here, self.synchronous = False, False
             client.incarnations.clear()
-            client.back_from_round = late[0].at_round
-            if late[0].at_s is not None:
-                self.at(late[0].at_s, FIRST, client, self._come_back, None)
+            client.back_from_round, at_s = (late[0].at_round, late[0].at_s) if late else (None, 0.0)
+            if at_s is not None:
+                self.at(at_s, FIRST, client, self._come_back, None)
         network = self.network
         while self._heap or (network and network.due[0] < math.inf):
             if network and (not self._heap or network.due < self._heap[0][:2]):
@@ -102,10 +103,10 @@ class Simulation:
 
     def _rounds(self, client: Client) -> _Steps:
         while client.round <= self.scenario.rounds:
-            for fault in client.ends:
-                if fault.is_due(client.round, self.now):
-                    self._end(client, fault)
-                    return
+            due = next((fault for fault in client.ends if fault.is_due(client.round, self.now)), None)
+            if due or client.is_away(self.now):
+                self._end(client, due)
+                return
             for other in client.neighbours:
                 if other.back_from_round is not None and client.round >= other.back_from_round:
                     self._come_back(other, other.back_from_round)
@@ -139,6 +140,7 @@ class Simulation:
     def send(self, client: Client, phase: int, to: Iterable[int] | None = None) -> None:
         """Gives the uplink the phase's message for all neighbours that are there, or for those in ``to``."""
         own, round, row, now = client.schedule, client.round, client.round - 1, self.now
+        client.sent[phase] = round
         to_life, own_copies = own.to_life[row, phase], own.copies[row, phase]
         left = max(now, client.uplink_free)
         for place in range(len(client.channels)) if to is None else client.places_of(to):
@@ -246,6 +248,7 @@ class Simulation:
             return math.inf
         if other.here:
             sends = client.round >= other.incarnations[-1].first and client.round != other.listens_in
+            sends = sends and not (self.star is None and client.has_missed(wait.phase, place))
             return math.inf if sends and other.round <= self.scenario.rounds else self.now
         return max([self.now, *(each.end_s + self.scenario.notice_s for each in other.incarnations[-1:])])
 
@@ -271,41 +274,52 @@ class Simulation:
 
     # -- crashes, restarts, late joins ---------------------------------------------------------------------------------
 
-    def _end(self, client: Client, fault: Fault) -> None:
-        client.ends.remove(fault)
+    def _end(self, client: Client, fault: Fault | None) -> None:
+        """Without a fault, it is away by its trace: it keeps its state, and is back as soon as it can."""
         present, now = client.incarnations[-1], self.now
+        client.ends = [other for other in client.ends if other is not fault]
         client.here, self.synchronous = False, False
-        present.last, present.end_s = client.round - 1, now
-        present.ending = "crash" if fault.kind == "crash" else "leave"
-        self.events.append((now, client.number, fault.kind, f"before round {client.round}"))
+        present.last, present.end_s, present.saves = client.round - 1, now, fault is None
+        present.ending = "crash" if fault and fault.kind == "crash" else "leave"
+        self.events.append((now, client.number, present.ending, f"before round {client.round}"))
         for channel in client.channels:
             self.at(now + self.scenario.notice_s, FIRST, client, self._look_again, channel)
         if self.meetings:
             self.meetings.left(client)
-        if fault.restart_after is not None:
+        if fault is None:
+            self.at(now, FIRST, client, self._come_back, None)
+        elif fault.restart_after is not None:
             client.back_from_round = client.round + fault.restart_after
         elif fault.restart_after_s is not None:
             self.at(now + fault.restart_after_s, FIRST, client, self._come_back, None)
 
     def _come_back(self, client: Client, round: int | None) -> None:
         """A new process. Where clients wait for each other it takes part from a round that none of its neighbours at
-        work has begun yet: in one that is under way each could wait for the other."""
+        work has begun yet: in one that is under way each could wait for the other. With traces, where many may come
+        back in one round, it takes part in the first round of neighbours that have just come back, too."""
+        if client.is_away(self.now):
+            client.back_from_round = None
+            if (back_s := client.trace.available.next_time(1.0, self.now)) < math.inf:
+                self.at(back_s, FIRST, client, self._come_back, None)
+            return
         others, earlier = [other for other in client.neighbours if other.here], client.incarnations
         if round is None:
-            round = max([client.round if earlier else 1, *(other.begun + 1 for other in others if not self.meetings)])
+            follow, at_work = bool(self.scenario.traces), [] if self.meetings else others
+            begun = [o.incarnations[-1].first if follow and o.is_back else o.begun + 1 for o in at_work]
+            round = max([client.round if earlier else 1, *begun])
         elif self.scenario.staleness < math.inf and not self.meetings:
             round = max([round, *(other.begun + 1 for other in others if other.round <= self.scenario.rounds)])
         client.back_from_round = None
         if round > self.scenario.rounds:
             return
-        every = self.scenario.checkpoint_every
-        written = [n for each in earlier for n in range(each.first, each.last + 1) if every and n % every == 0]
-        state = max(written, default=0 if earlier and earlier[0].first == 1 else None)  # None: it came late
+        state = client.state_round(self.scenario.checkpoint_every)
         client.round, client.here = round, True
         client.listens_in = round if client.is_answered and round > 1 and state != round - 1 else 0
         client.forget(self.scenario.phases)
         detail = f"from round {round}" + (f", with the state of round {state}" if state is not None else "")
         self.events.append((self.now, client.number, "restart" if earlier else "join", detail))
+        if len(earlier) == _MOST_INCARNATIONS:
+            raise PlanError(f"client {client.number} would come more than {_MOST_INCARNATIONS} times; use fewer rounds")
         earlier.append(Incarnation(len(earlier) + 1, round, self.now, last=round - 1, state_round=state))
         self._begin(client)
 

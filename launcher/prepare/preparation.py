@@ -32,6 +32,7 @@ from ..planner.draws import draw_faults
 from ..planner.plan import Plan
 from ..planner.scenario import Edge, Fault, Links, Scenario, Star
 from ..planner.simulation import simulate
+from ..planner.traces import read_traces
 from .assignments import Site, assign, connected, deal_architectures
 from .prepared import Prepared, memory_of, write_down
 
@@ -285,6 +286,7 @@ def _scenario(
         slowdown=tuple(slowdown[i % len(slowdown)] for i in range(count)),
         stragglers=config.stragglers,
         trace=_trace(config.stragglers.path, config.clients),
+        traces=read_traces(config.trace, config.clients, config.seed),
         links=_links(config.links, graph),
         uplink=config.links.uplink or math.inf,
         downlink=config.links.downlink or math.inf,

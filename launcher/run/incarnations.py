@@ -95,6 +95,7 @@ class Incarnations:
             begun_in=first if is_told_of else incarnation.first,
             ending=incarnation.ending,
             absent_until=following if incarnation.ending != "finish" else 0,
+            saves=incarnation.saves,
             state_round=state_round,
             resumed_at=resumed_at,
             bounded=plan is not None and (base.clock == "wall" or not plan.synchronous),

@@ -11,6 +11,7 @@ from pandas import DataFrame, concat
 
 from ...topology import Graph
 from ...topology.picture import COLOURS, INK, SOFT, draw_graph, layout, legend_below, literal, new_figure
+from ..events import GONE, THERE
 from ..figures import OPENING, Values, overhead
 from ..reader import RunReader, client_name, frame_of, open_records, read_owners
 from ..text import short
@@ -314,6 +315,34 @@ def _heat_map(axes: Axes, pixels: DataFrame, label: str, *, shrink: float = 1.0,
     bar = image.get_figure().colorbar(image, ax=axes, pad=0.02, label=label, shrink=shrink)  # type: ignore[union-attr]
     bar.outline.set_visible(False)
     return bar
+
+
+def presence(method: Method) -> Iterator[Drawn]:
+    """Draws, where clients come and go, how many take part in each round and how many are there at each moment."""
+    events, rounds = method.reader.events, method.reader.rounds
+    moves = events[events.node.isin(method.clients) & events.kind.isin((*GONE, *THERE))]
+    rounds = rounds[rounds.node.isin(method.clients) & (rounds["round"] > 0)]
+    if moves.empty or rounds.empty:
+        return
+    clock = "virtual_s" if rounds.virtual_s.notna().any() else "wall_s"
+    moves = moves.dropna(subset=clock).sort_values(clock, kind="stable")
+    late = (moves.groupby("node").kind.first() == "join").sum()
+    steps = [len(method.clients) - late, *np.where(moves.kind.isin(THERE), 1, -1)]
+    by_time = DataFrame({"at": [0.0, *moves[clock]], "clients": np.cumsum(steps)})
+    by_time.loc[len(by_time)] = [max(rounds[clock].max(), by_time["at"].max()), by_time.clients.iloc[-1]]
+    by_round = rounds.groupby("round").size().rename("clients").rename_axis("at").reset_index()
+    figure, panels = new_figure(10.5, 3.2, 2, sharey=True)
+    titles = "round", _AXES[clock]
+    for axes, frame, title in zip(panels, (by_round, by_time), titles, strict=True):
+        axes.step(frame["at"], frame.clients, where="post", color=COLOURS[0], lw=1.3)
+        axes.set(xlabel=title, ylim=(0, 1.05 * len(method.clients)))
+    panels[0].set_ylabel("clients")
+    caption = (
+        f"Left: how many of {len(method.clients)} clients took part in each round. Right: how many were there. "
+        f"On average {by_round.clients.mean():.1f} took part in a round; {by_round.clients.min()} did at least."
+    )
+    data = concat([by_round.assign(by="round"), by_time.assign(by=clock)])
+    yield Drawn(f"presence-{method.number + 1}", "Who was there", caption, figure, data)
 
 
 def waiting(method: Method) -> Iterator[Drawn]:

@@ -22,6 +22,7 @@ from .charts import (
     memory_by_process,
     memory_over_time,
     own_curves,
+    presence,
     spread,
     waiting,
 )
@@ -45,7 +46,7 @@ def write_report(folders: Sequence[Path], page_file: Path, figures: Path | None 
         same = [[each for each in methods if each.run.metric == metric] for metric in ("accuracy", "mse")]
         together = [drawn for draw in (curves, spread) for alike in filter(None, same) for drawn in draw(alike)]
         together += [drawn for draw in (own_curves, bytes_by_level, memory_over_time) for drawn in draw(methods)]
-        of_one = (graph, map_norms, waiting, memory_by_process)
+        of_one = (graph, map_norms, presence, waiting, memory_by_process)
         each = [(method, [drawn for draw in of_one for drawn in draw(method)]) for method in methods[:_ONE_BY_ONE]]
         news("writing the page")
         page_file.write_text(plain(page(methods, together, each)), encoding="utf-8")

@@ -301,12 +301,13 @@ class _ClientProcess:
 
         theta_norm = self._require_finite(round)
         figures = self._figures(round) if due(assignment.evaluation.every) else Figures()
-        if due(assignment.checkpoints.every):
+        is_checkpoint = due(assignment.checkpoints.every)
+        if is_checkpoint or (assignment.incarnation.saves and round == assignment.incarnation.last_round):
             own = {f"{self.own}{name}": array for name, array in self.client.state.arrays().items()}
             state = self.learner.state() | own | self.peers.state()
             if assignment.checkpoints.save_maps and maps is not None:
                 state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}
-            if isinstance(self.clock, PlannedClock):
+            if is_checkpoint and isinstance(self.clock, PlannedClock):
                 state |= self.clock.stored(round)
                 self.clock.forget(round)
             write_state(assignment.state(round), round, state)

@@ -31,9 +31,9 @@ COMMANDS = {  # a scenario, and a sweep of two methods, one with a server, over 
     "sweep": (SEEDS, "sweep", "--grid", "algorithm.name=d-psgd,fedavg", "--seeds", "2"),
 }
 OF_ALL = {"learning-accuracy", "clients-accuracy", "bytes", "memory", "graph-1", "processes-1"}
-FIGURES = {"stragglers": OF_ALL | {"maps-1", "waiting-1"}, "sweep": OF_ALL | {"graph-2", "processes-2"}}
+FIGURES = {"stragglers": OF_ALL | {"maps-1", "presence-1", "waiting-1"}, "sweep": OF_ALL | {"graph-2", "processes-2"}}
 TOLD = {
-    "stragglers": ("Who waited for whom", "virtual time, s", "<td>crash</td>"),
+    "stragglers": ("Who waited for whom", "Who was there", "virtual time, s", "<td>crash</td>"),
     "sweep": ("2 seeds", "standard error over runs with different seeds", "Seeds: 0, 1.", "[topology]", ">server<"),
 }
 

@@ -269,3 +269,43 @@ def test_what_is_on_record_of_a_round_is_all_of_it_wherever_its_records_were_cut
         sent = going.folder.rows(f"SELECT DISTINCT dst FROM traffic WHERE src = {node} AND round = {round}")
         used = going.folder.rows(f"SELECT DISTINCT neighbour FROM used WHERE node = {node} AND round = {round}")
         assert (len(sent), len(used)) == (2, 2), (node, round)
+
+
+BY_TRACE = """
+rounds = 40
+checkpoints.every = 5
+time = {clock = "virtual", staleness = 1}
+compute.step_s = 0.1
+trace = {path = "%s", repeat = true}
+"""
+AWAY = {1: [(0.0, 0.55), (1.2, 1.9)], 2: [(0.3, 0.75)], 3: [(0.95, 1.5), (1.7, 2.0)], 5: [(0.5, 0.62)]}
+"""Seconds in which clients are away, over and over every 2 s."""
+
+
+def test_who_takes_part_by_a_trace_is_there_by_it_and_goes_on_from_its_own_state(run_in_threads, cut, tmp_path):
+    rows = ["client,from,until,available,speed", "4,0,2,,0.5", *(f"{client},1.95,2,,1" for client in (1, 2, 5))]
+    rows += [f"{client},{since},{until},0," for client, spans in AWAY.items() for since, until in spans]
+    (tmp_path / "trace.csv").write_text("\n".join(rows))
+    text = small(BY_TRACE % (tmp_path / "trace.csv"), clients=6, rounds=0, samples=300)
+    folder = run_in_threads(text)
+    begun = {(node, round): end_s for node, round, end_s in folder.rows("SELECT node, round + 1, virtual_s FROM round")}
+    moves = [(node, kind, when) for node, kind, when in folder.rows("SELECT node, kind, virtual_s FROM event") if when]
+
+    def is_away(node: int, now: float) -> bool:
+        return any(since - 1e-9 <= now % 2 < until - 1e-9 for since, until in AWAY.get(node, []))
+
+    for node, kind, when in moves:
+        assert is_away(node, when) == (kind == "leave")
+        assert kind == "leave" or is_away(node, when - 1e-6)  # back as soon as it can be
+    there = set(folder.rows("SELECT node, round FROM round WHERE round > 0"))
+    left = {(node, when) for node, kind, when in moves if kind == "leave"}
+    for (node, round), begin_s in begun.items():
+        if round <= 40:  # it has left where, and only where, it was away then
+            assert is_away(node, begin_s) == ((node, begin_s) in left)
+            assert (node, round) in there or (node, begin_s) in left
+    assert len(left) >= 8
+    states = {path.name for path in (folder.path / "state").iterdir()}
+    assert len(states) > 1 + 40 // 5  # those who left wrote theirs
+    again = cut(text, round=25, away=True)
+    assert "going on after round" in command("resume", again.path).stderr
+    assert_same(folder, again)

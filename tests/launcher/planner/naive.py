@@ -12,6 +12,7 @@ from sheafgossip.launcher.planner.draws import ComputeTimes, latencies, strikes
 from sheafgossip.launcher.planner.network import AFTER, Network, Transfer
 from sheafgossip.launcher.planner.plan import Incarnation, SentMessage
 from sheafgossip.launcher.planner.scenario import Fault, Links, Scenario
+from sheafgossip.launcher.planner.traces import ClientTrace, PiecewiseConstant
 from sheafgossip.topology.graph import Graph
 from sheafgossip.transport.schedule import chosen_round, needed_round
 
@@ -22,6 +23,16 @@ Steps = Iterator[Callable[[], bool]]  # yields, before each, what tells whether 
 
 def directed(graph: Graph) -> list[tuple[int, int]]:
     return [*graph.edges, *(() if graph.directed else ((j, i) for i, j in graph.edges))]
+
+
+def value(function: PiecewiseConstant, now: float) -> tuple[float, float]:
+    """What a trace says at a moment, and when it may say something else."""
+    turns = range(1, int(now / function.period) + 2)
+    turn = max((n for n in turns if n * function.period <= now), default=0)
+    begin = turn * function.period if turn else 0.0
+    ends = [begin + moment for moment in function.moments[1:]] + [(turn + 1) * function.period]
+    place = sum(end <= now for end in ends)
+    return function.values[place], ends[place]
 
 
 class Peer:
@@ -35,7 +46,8 @@ class Peer:
         self.asked = np.zeros(shape, bool)
         self.ends = [fault for fault in scenario.of_kind("crash", "leave") if number in fault.clients]
         self.joins = next((fault for fault in scenario.of_kind("join") if number in fault.clients), None)
-        self.here = self.joins is None
+        self.trace = scenario.traces.get(number, ClientTrace())
+        self.here = self.joins is None and self.available_from(0.0) == 0
         self.incarnations = [Incarnation(1, 1, 0.0)] if self.here else []
         self.known_gone = -math.inf  # when its neighbours know of its end
         self.back_from = self.joins.at_round if self.joins else None
@@ -44,6 +56,15 @@ class Peer:
         self.steps: Steps = iter(())
         self.can_go_on: Callable[[], bool] = lambda: self.here
         self.silent: list[int] = []  # whom it waits for
+        self.gave: set[tuple[int, int]] = set()  # rounds and phases of which it has sent the message
+
+    def available_from(self, now: float) -> float:
+        for _ in range(50):
+            there, until = value(self.trace.available, now) if now < math.inf else (False, now)
+            if there:
+                return now
+            now = until
+        return math.inf
 
 
 class Naive:
@@ -69,6 +90,9 @@ class Naive:
         self.withheld, self.synchronous = 0, all(peer.here for peer in self.peers)
         joins = [(peer.joins.at_s, peer.number) for peer in self.peers if peer.joins and peer.joins.at_s is not None]
         self.returns = [(self.moment(at_s), number) for at_s, number in joins]
+        for peer in self.peers:
+            if not peer.here and not peer.joins:
+                self.return_when_available(peer)
         for peer in self.peers:
             peer.steps = self.rounds_of(peer)
         self.play()
@@ -108,7 +132,13 @@ class Naive:
     def rounds_of(self, me: Peer) -> Steps:
         while me.round <= self.scenario.rounds:
             if fault := next((fault for fault in me.ends if fault.is_due(me.round, self.now)), None):
+                me.ends.remove(fault)
                 self.end(me, fault)
+                return
+            if me.available_from(self.now) > self.now:
+                self.end(me, Fault("leave", (me.number,), at_s=self.now))
+                me.incarnations[-1].saves = True
+                self.return_when_available(me)
                 return
             for other in map(self.peers.__getitem__, me.neighbours):
                 if other.back_from is not None and me.round >= other.back_from:
@@ -165,6 +195,7 @@ class Naive:
 
     def send(self, me: Peer, phase: int, to=None) -> None:
         row, left = me.round - 1, max(self.now, me.uplink_free)
+        me.gave.add((me.round, phase))
         for place, j in enumerate(me.neighbours):
             if to is not None and j not in to:
                 continue
@@ -178,7 +209,7 @@ class Naive:
                 self.synchronous, self.withheld = False, self.withheld + 1
                 continue
             size = self.scenario.message_bytes[edge][phase if row == 0 else self.opening + phase]
-            left += size / self.scenario.uplinks.get(me.number, self.scenario.uplink)
+            left = self.sent(me, size, left)
             delays = [self.latency[edge][row, phase]]
             delays += [fault.delay_s for fault in struck if fault.kind in ("delay", "reorder")]
             copies, number = 0 if "loss" in kinds else 1 + ("duplicate" in kinds), len(self.messages)
@@ -198,6 +229,13 @@ class Naive:
                 arrived = self.arrived[edge] = max(arrived, self.arrived[edge])
             self.arrives(number, mail, arrived)
         me.uplink_free = left
+
+    def sent(self, me: Peer, size: float, since: float) -> float:
+        """Piece by piece, by how much of it has gone at each moment at which the rate may change."""
+        rate, until = value(me.trace.up, since) if me.trace.up else (0, math.inf)
+        rate = rate or self.scenario.uplinks.get(me.number, self.scenario.uplink)
+        whole = since + size / rate
+        return whole if whole <= until else self.sent(me, size - rate * (until - since), until)
 
     def arrives(self, number: int, mail: list[SentMessage], arrived: float) -> None:
         expected = self.messages[number]
@@ -235,7 +273,8 @@ class Naive:
             if other.here and other.round > self.scenario.rounds:
                 return True
             if other.here and me.round >= other.incarnations[-1].first and me.round != other.listens_in:
-                return False
+                meant_for = other.own["to_life"][row, phase, other.neighbours.index(me.number)]
+                return not self.star and (me.round, phase) in other.gave and meant_for != len(me.incarnations)
             return len(other.incarnations) == met[j] * other.here or self.now >= other.known_gone
 
         def can_go_on() -> bool:
@@ -261,7 +300,6 @@ class Naive:
     # -- who ends, and who comes back ----------------------------------------------------------------------------------
 
     def end(self, me: Peer, fault: Fault) -> None:
-        me.ends.remove(fault)
         me.here, me.known_gone, self.synchronous = False, self.moment(self.now + self.scenario.notice_s), False
         ended = me.incarnations[-1]
         ended.last, ended.end_s, ended.ending = me.round - 1, self.now, fault.kind
@@ -274,13 +312,23 @@ class Naive:
     def come_back(self, me: Peer, asked: int | None) -> None:
         """From the round that is asked for, or the next, and none that a neighbour which may wait for it has begun."""
         before, every, rounds = me.incarnations, self.scenario.checkpoint_every, self.scenario.rounds
+        if me.available_from(self.now) > self.now:
+            me.back_from = None
+            self.return_when_available(me)
+            return
         others = [self.peers[j] for j in me.neighbours if self.peers[j].here]
         at_work = [other.begun + 1 for other in others if asked is None or other.round <= rounds]
+        if self.scenario.traces and asked is None:  # who is back itself is met in its first round
+            done = {j: self.peers[j].own["end"][: self.scenario.rounds] for j in me.neighbours}
+            firsts = {other.number: other.incarnations[-1].first for other in others if other.incarnations[-1].start_s}
+            waits = [j for j, first in firsts.items() if math.isnan(done[j][first - 1])]
+            at_work = [firsts[o.number] if o.number in waits else o.begun + 1 for o in others]
         in_step = asked is None or self.scenario.staleness < math.inf
         first, me.back_from = max([asked or (me.round if before else 1), *(at_work if in_step else [])]), None
         if first > rounds:
             return
         written = [r for each in before for r in range(each.first, each.last + 1) if every and r % every == 0]
+        written += [each.last for each in before if each.saves and each.first <= each.last]
         state = max(written, default=0 if before and before[0].first == 1 else None)
         me.here, me.round, me.mail = True, first, defaultdict(list)
         me.listens_in = first if self.star and me is not self.server and first > 1 and state != first - 1 else 0
@@ -288,6 +336,10 @@ class Naive:
         self.events.append((self.now, me.number, "restart" if before else "join", f"from round {first}{told}"))
         before.append(Incarnation(len(before) + 1, first, self.now, first - 1, state_round=state))
         me.steps, me.can_go_on = self.rounds_of(me), lambda: True
+
+    def return_when_available(self, me: Peer) -> None:
+        if (back := me.available_from(self.now)) < math.inf:
+            self.returns.append((self.moment(back), me.number))
 
     # -- what follows --------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 from sheafgossip.launcher.planner.scenario import Fault, Links, Scenario, SharedLink, Star, Stragglers
+from sheafgossip.launcher.planner.traces import ClientTrace, PiecewiseConstant
 from sheafgossip.topology import Graph, GraphSequence
 
 STEP_S = 0.01
@@ -61,6 +62,7 @@ def scenario_of(rng: random.Random, *, calm: bool, server=False, deadlines=(0.5,
             off_s=20 * STEP_S,
         ),
         trace={(rng.randrange(clients), rng.randint(1, rounds)): 5.0 for _ in range(rng.randint(0, 2))},
+        traces={client: _trace(rng, calm) for client in range(clients) if rng.random() < 0.4},
         links={edge: alike if rng.random() < 0.5 else _link(rng, calm) for edge in edges if rng.random() < 0.9},
         uplink=rng.choice([math.inf, math.inf, 1e6, 1e5]),
         faults=() if calm else tuple(_fault(rng, edges, clients, rounds) for _ in range(rng.randint(0, 5))),
@@ -115,6 +117,22 @@ def _link(rng: random.Random, calm: bool) -> Links:
     latency = rng.choice(["fixed", "uniform", "lognormal"]), seconds, seconds * rng.uniform(1, 3), 0.5
     bandwidth, loss = rng.choice([0.0, 0.0, 1e6, 1e5]), 0.0 if calm else rng.choice([0.0, 0.0, 0.2])
     return Links(*latency, bandwidth, loss=loss)
+
+
+def _trace(rng: random.Random, calm: bool) -> ClientTrace:
+    """Rates are bytes a second."""
+
+    def function(*values: float) -> PiecewiseConstant | None:
+        if rng.random() < 0.4:
+            return None
+        moments = sorted({0, *(rng.choice([1, 2, 3.5, 8, 20]) for _ in range(rng.randint(0, 4)))})
+        period = rng.choice([math.inf, moments[-1] + 2.5])
+        drawn = tuple(rng.choice(values) for _ in moments)
+        return PiecewiseConstant(tuple(STEP_S * moment for moment in moments), drawn, STEP_S * period)
+
+    rates = {"up": function(1e6, 1e5, 0.0), "down": function(1e6, 1e5, 0.0) if rng.random() < 0.3 else None}
+    found = {"available": None if calm else function(1.0, 1.0, 0.0), "speed": function(1.0, 0.5, 2.0)}
+    return ClientTrace(**rates, **{name: each for name, each in found.items() if each})
 
 
 def _fault(rng: random.Random, edges: list[tuple[int, int]], clients: int, rounds: int) -> Fault:
