@@ -19,6 +19,7 @@ import numpy as np
 
 from ..topology.errors import UserError
 from ..topology.randomness import generator
+from .mixed_builds import importing
 from .own_imports import Beside, execute
 
 FOLDER = "code"  # of a run, with the text of its files
@@ -186,7 +187,7 @@ def _executed(use: Use, text: str, beside: Beside) -> _Loaded:
     _being_loaded.add(file)
     try:
         with beside.importing():
-            execute(text, file, module)
+            importing(lambda: execute(text, file, module))
         beside.follow(text)
     except BaseException as error:
         sys.modules.pop(module.__name__)
@@ -214,7 +215,7 @@ def _found(use: Use, text: str) -> _Loaded | None:
 
 def _imported(use: Use) -> ModuleType:
     try:
-        return importlib.import_module(use.module)
+        return importing(lambda: importlib.import_module(use.module))
     except (Exception, SystemExit) as error:
         raise use.error(f"cannot be loaded: {described(error)}") from error
 

@@ -63,8 +63,8 @@ class ArchitectureSettings(LayerSettings):
     the number of outputs and ``options``, and returns a torch.nn.Module that makes (samples, outputs). theta is its
     trainable parameters, flattened in their order. Frozen parameters and buffers, such as the running means of batch
     normalization, stay with the client, and buffers are part of its state. What layers draw, as dropout does, follows
-    from the run's seed. Algorithms that treat the last layer by itself need a torch.nn.Linear with a bias as the last
-    two parameters."""
+    from the run's seed. Algorithms that treat the head by itself need a ``head``, or a torch.nn.Linear with a bias as
+    the last two parameters."""
     options: Annotated[dict[str, Any], Needs("use")] = field(default_factory=dict)
     """Keyword arguments of that function."""
 

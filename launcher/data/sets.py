@@ -5,16 +5,17 @@ import importlib.util
 import math
 import os
 import struct
-import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from ...node.mixed_builds import importing
 from ...topology.randomness import generator
 from ..config.data import DataSection
 from .files import Source, first_line, load_npz, load_sensors, load_table
@@ -169,21 +170,7 @@ def _torchvision(section: DataSection, wanted: str, **options: bool) -> Any:
 
 
 def torchvision_datasets() -> ModuleType:
-    try:
-        import torchvision.datasets
-    except RuntimeError as error:
-        # torchvision's compiled operators belong to another build of torch (one for CUDA, the other for CPUs, say).
-        # Data sets use none of them: the two that its import insists on are declared without an implementation.
-        if "torchvision::nms" not in str(error):
-            raise
-        from torch import library
-
-        for half_imported in [module for module in sys.modules if module.partition(".")[0] == "torchvision"]:
-            del sys.modules[half_imported]
-        for operator in ("nms", "qnms"):
-            library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        import torchvision.datasets
-    return torchvision.datasets
+    return importing(lambda: import_module("torchvision.datasets"))
 
 
 def _load_har(section: DataSection) -> Pool:

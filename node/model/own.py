@@ -3,7 +3,7 @@
 import json
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from ...topology.randomness import generator
 from .. import own_code
 from ..assignment import Run
+from ..mixed_builds import importing
 from .architecture import Architecture, ArchitectureError, OwnModel
 from .networks import TorchModel, views
 
@@ -51,7 +52,8 @@ def build(architecture: Architecture, run: Run, dtype: np.dtype, *client: int) -
 def made(make: Callable[..., nn.Module], of: Architecture, dtype: np.dtype, seed: int, *client: int) -> nn.Module:
     assert of.own
     with drawing(seed, "own model", *client):
-        return make(of.input_shape, of.outputs, **json.loads(of.own.options)).to(torch_type(dtype))
+        module = importing(lambda: make(of.input_shape, of.outputs, **json.loads(of.own.options)))
+        return module.to(torch_type(dtype))
 
 
 class ModuleModel(TorchModel):
@@ -150,14 +152,18 @@ def measured(
     x = torch.zeros(_SAMPLES, *shape, dtype=torch_type(dtype))
     y = torch.zeros(_SAMPLES, dtype=torch.int64) if task == "classification" else x.new_zeros(_SAMPLES, outputs)
     loss = nn.functional.cross_entropy if task == "classification" else nn.functional.mse_loss
+    rnn = torch.ops.aten.mkldnn_rnn_layer, torch.ops.aten.mkldnn_rnn_layer_backward
+    counted = {rnn[0]: _of_rnn, rnn[1]: lambda *shapes, **_: 2 * _of_rnn(*shapes)}
     for learns in (False, True):
         module.train(learns)
-        with drawing(0, "own model"), FlopCounterMode(display=False) as counter:
+        with drawing(0, "own model"), FlopCounterMode(display=False, custom_mapping=counted) as counter:
             z = _predictions(module, x, outputs, f"{key} = {use!r}")
             if learns:
                 loss(z, y).backward()
         flops.append(counter.get_total_flops() // _SAMPLES)
-    head, fits = last_layer(module), _takes_channels_last(module, x)
+    with drawing(0, "own model"):
+        fits = _takes_channels_last(module, x)
+    head = last_layer(module)
     blocks = tuple((name, tuple(each.shape)) for name, each in trained.items())
     features = head.in_features if head else 0
     evaluation, gradient = flops
@@ -189,7 +195,7 @@ def _made(use: str, key: str, options: Mapping[str, Any], shape: tuple[int, ...]
         raise ArchitectureError(f"{key} = {use!r}: is no function that makes a model")
     with drawing(0, "own model"):
         try:
-            module = make(shape, outputs, **options)
+            module = importing(lambda: make(shape, outputs, **options))
         except TypeError as error:
             if own_code.blamed(error):
                 raise
@@ -235,7 +241,14 @@ def check_loss(use: str, options: Mapping[str, Any], outputs: int, task: str) ->
         raise wrong("has no gradient by the outputs of the model")
 
 
+def _of_rnn(x: Sequence[int], w_ih: Sequence[int], w_hh: Sequence[int], *_: Any, **__: Any) -> int:
+    """Returns the operations forward of an LSTM's layer, from shapes: torch's counter leaves them out."""
+    return 2 * math.prod(x[:2]) * (math.prod(w_ih) + math.prod(w_hh))
+
+
 def _width(out: Any) -> int:
+    if isinstance(out, tuple):  # an LSTM's
+        return max(map(_width, out), default=0)
     return out[0].numel() if isinstance(out, Tensor) and out.ndim else 0
 
 

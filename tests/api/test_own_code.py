@@ -13,7 +13,7 @@ import pytest
 
 import own
 import sheafgossip as sg
-from runs import CLI
+from runs import CLI, ROOT
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.topology.errors import UserError
 
@@ -321,6 +321,26 @@ def test_a_server_and_all_else_of_the_users_own_in_a_scenario(project):
     part = sg.resume("part", own_code=True, quiet=True)
     assert states(part) == states(whole)
     assert part.metrics.equals(whole.metrics)
+
+
+@pytest.mark.parametrize(
+    ("example", "data", "flops"),
+    [
+        ("resnet18", {"data.samples": 20}, 2 * 35_000_000),
+        ("lstm", {"data.options": {"clients": 2, "samples": 40}}, 12 * 2 * 4 * 64 * (8 + 64) + 2 * 64 * 24),
+    ],
+)
+def test_an_example_with_a_model_of_its_own_runs(tmp_path, example, data, flops):
+    """In small. Operations of a pass forward: what each weight is multiplied with, times 2."""
+    sg.run(ROOT / f"examples/{example}.toml", data | {"clients": 2, "rounds": 1}, out=tmp_path / "run", quiet=True)
+    for records in (tmp_path / "run").rglob("run.sqlite"):
+        run = sg.open_run(records.parent)
+        assert run.summary.rounds == 1
+        assert all(np.isfinite(theta).all() for theta in run.models.values())
+        counted = run.sql("SELECT sum(flops) AS flops FROM work_total WHERE part = 'evaluation'").flops[0]
+        assert counted == pytest.approx(
+            2 * run.nodes.test_samples.sum() * flops, rel=0.05
+        )  # before and after the round
 
 
 # -- from Python -------------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from sheafgossip.node.model.dense import DenseModel
 from sheafgossip.node.model.dropout import Dropout
 from sheafgossip.node.model.learner import Learner
 from sheafgossip.node.model.networks import TorchModel, views
+from sheafgossip.node.model.own import ModuleModel, measured
+from sheafgossip.node.own_code import load
 
 LENET = Architecture("cnn", (3, 32, 32), 10, filters=(32, 32, 64), kernel=(5,), padding=True, norm_groups=2)
 """decentralizepy's GN-LeNet."""
@@ -230,6 +232,47 @@ def test_a_model_is_laid_out_as_torchs_and_gives_its_outputs_loss_gradient_and_o
         assert model.evaluate(x, y) == pytest.approx((summed, score), rel=tolerance)
     assert learning.get_total_flops() == n * architecture.gradient_flops
     assert evaluating.get_total_flops() == n * architecture.evaluation_flops
+
+
+MODULE = """
+from torch import nn
+
+
+class Own(nn.Module):
+    def __init__(self, shape, outputs, flat):
+        super().__init__()
+        self.conv0, self.conv1 = nn.Conv2d(shape[0], 4, 3), nn.Conv2d(4, 6, 3)
+        self.output, self.flat = nn.Linear(6 * (shape[1] - 4) * (shape[2] - 4), outputs), flat
+
+    def forward(self, x):
+        x = self.conv1(self.conv0(x).relu()).relu()
+        return self.output(x.view(len(x), -1) if self.flat == "view" else x.flatten(1))
+
+
+def make(shape, outputs, flat):
+    return Own(shape, outputs, flat)
+"""
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("flat", ["view", "flatten"])
+def test_a_module_of_ones_own_is_the_built_in_cnn_whether_or_not_it_can_take_channels_last(tmp_path, flat, channels):
+    (tmp_path / "own.py").write_text(MODULE)
+    use, shape, dtype = f"{tmp_path}/own.py:make", (channels, 8, 9), np.dtype("f8")
+    own = measured(use, "model.use", {"flat": flat}, (shape, 3, "classification"), dtype)
+    assert own.channels_last == (flat == "flatten")
+    built_in = Architecture("cnn", shape, 3, filters=(4, 6), pool=(1,))
+    assert (own.evaluation_flops, own.gradient_flops) == (built_in.evaluation_flops, built_in.gradient_flops)
+    theta, module = built_in.start(3), load(use, "model.use")(shape, 3, flat=flat).double()
+    nn.utils.vector_to_parameters(torch.from_numpy(theta), module.parameters())
+    own_theta, slopes, expected = np.zeros_like(theta), np.zeros_like(theta), np.zeros_like(theta)
+    architecture = Architecture("own", shape, 3, own=own)
+    model = ModuleModel(architecture, "classification", own_theta, slopes, module, (0, 1))
+    x, y = torch.randn(5, *shape, dtype=torch.float64), torch.arange(5) % 3
+    loss = TorchModel(built_in, "classification", theta, expected).add_gradient(x, y, 5)
+    assert model.add_gradient(x, y, 5) == pytest.approx(loss, rel=1e-12)
+    np.testing.assert_array_equal(own_theta, theta)
+    np.testing.assert_allclose(slopes, expected, rtol=1e-9, atol=1e-12)
 
 
 # -- learners ----------------------------------------------------------------------------------------------------------
