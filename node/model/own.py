@@ -52,7 +52,8 @@ def build(architecture: Architecture, run: Run, dtype: np.dtype, *client: int) -
 def made(make: Callable[..., nn.Module], of: Architecture, dtype: np.dtype, seed: int, *client: int) -> nn.Module:
     assert of.own
     with drawing(seed, "own model", *client):
-        module = importing(lambda: make(of.input_shape, of.outputs, **json.loads(of.own.options)))
+        options = json.loads(of.own.options)
+        module = importing(lambda: make(of.input_shape, of.outputs, **options))
         return module.to(torch_type(dtype))
 
 
