@@ -22,6 +22,7 @@ class Beside(MetaPathFinder, Loader):
         self._folder, self.read, self._is_folder = folder, read, is_folder
         self.texts: dict[str, str] = {}  # of files that the user's own imports, directly or not, or may import later
         self.modules: set[str] = set()  # that have been imported
+        self._followed: set[str] = set()
         self._specs: dict[str, tuple[str, str]] = {}  # {module: (file, text)}
 
     def origin(self, name: str) -> str:
@@ -64,11 +65,17 @@ class Beside(MetaPathFinder, Loader):
         """Notes the texts of all files that one with this text may import, also in its functions."""
         with suppress(SyntaxError, ValueError):  # it is told when it is executed
             for each in ast.walk(ast.parse(text)):
-                for module in _imported_by(each, package):
+                for module in filter(self._is_beside, _imported_by(each, package)):
                     for part in accumulate(module.split("."), "{}.{}".format):
-                        if (found := self._find(part)) and found[0] not in self.texts:
+                        if (found := self._find(part)) and found[0] not in self._followed:
+                            self._followed.add(found[0])
                             self.texts[found[0]] = found[1]
                             self.follow(found[1], part if found[0].endswith("__init__.py") else part.rpartition(".")[0])
+
+    def _is_beside(self, module: str) -> bool:
+        """False of what has already been imported from elsewhere."""
+        first = module.partition(".")[0]
+        return first in self.modules or first not in sys.modules
 
     @contextmanager
     def importing(self) -> Iterator[None]:

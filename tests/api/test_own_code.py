@@ -1,5 +1,7 @@
 """Algorithms, models and data of the user's own, from files and from Python."""
 
+import importlib.util
+import marshal
 import re
 import shutil
 import sqlite3
@@ -140,6 +142,77 @@ def test_nothing_in_a_run_folder_is_executed(project):
     for more in ([], ["--own-code"]):
         assert command("resume", "run", "--rounds", "4", *more).returncode == 2
     assert not (project / "executed").exists()
+
+
+LATE = """
+def mean(vectors):
+    import colorsys
+    from more.sums import total
+
+    return total(vectors) / len(vectors)
+"""
+
+
+def test_what_lies_beside_is_not_executed(tmp_path):
+    """In the working directory and in a run's folder: modules by the names of Python's, and compiled ones."""
+    project, hostile = own.write(tmp_path / "project"), f"open({str(tmp_path / 'executed')!r}, 'w')"
+    (project / "averages.py").write_text(LATE)
+    (project / "more").mkdir()
+    (project / "more" / "sums.py").write_text("def total(vectors):\n    return sum(vectors)\n")
+
+    def make(*words: str) -> None:
+        command = [sys.executable, "-P", "-m", "sheafgossip.launcher.cli", *words, "--quiet"]
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+
+    for name in ("random", "secrets", "numpy", "sheafgossip"):
+        (project / f"{name}.py").write_text(hostile)
+    make("run", "mine.toml", "--set", "rounds=2", "--out", "run")
+    code = project / "run" / "code"
+    kept = {path.relative_to(code).as_posix() for path in code.rglob("*.py")}
+    assert kept == {"algorithm.py", "averages.py", "more/sums.py", "model.py", "data.py"}
+    (code / "colorsys.py").write_text(hostile)
+    compiled = Path(importlib.util.cache_from_source(str(project / "averages.py")))
+    compiled.parent.mkdir()
+    unchecked = importlib.util.MAGIC_NUMBER + b"\x01\0\0\0" + bytes(8)  # it need not fit its source
+    compiled.write_bytes(unchecked + marshal.dumps(compile(hostile, "averages.py", "exec")))
+    make("resume", "run", "--rounds", "4", "--own-code")
+    assert not (tmp_path / "executed").exists()
+
+
+RANDOM = """
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import sheafgossip as sg
+
+
+@dataclass(frozen=True)
+class Shaken(sg.Algorithm):
+    ways: tuple[tuple[float, ...], ...] = ((0.1,), (0.2,))
+
+    def round(self, client, peers):
+        assert isinstance(self.ways[0], tuple)
+        client.theta += 0.1 * np.random.rand(client.theta.size) + random.random()
+
+
+def load():
+    return np.random.rand(40, 3), np.random.randint(2, size=40)
+"""
+
+
+def test_draws_from_generators_of_the_process_follow_from_the_seed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(RANDOM)
+    config = {"clients": 3, "algorithm.use": "mine.py:Shaken", "data.use": "mine.py:load", "rounds": 4}
+    before = np.random.get_state()[1].tolist()
+    run = sg.run(config, out="one", quiet=True)
+    assert np.random.get_state()[1].tolist() == before
+    sg.run(config, {"rounds": 2}, out="part", quiet=True)
+    assert states(sg.resume("part", 4, own_code=True, quiet=True))[4] == states(run)[4]
+    assert states(sg.run(config, {"seed": 1}, out="other", quiet=True))[4] != states(run)[4]
+    assert len({theta.tobytes() for theta in run.models.values()}) == 3
 
 
 def test_an_installed_package_brings_algorithms_by_their_names(tmp_path, monkeypatch):
