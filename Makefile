@@ -82,7 +82,7 @@ bench-ring: setup  ## Measure CPU time and memory of eight small clients (1 minu
 	$(BIN)/python benchmarks/efficiency.py --ring
 
 bench-own: setup  ## Compare a CNN built in with the same as a module of the user's (3 minutes).
-	$(BIN)/python benchmarks/efficiency.py --own --repeats 5
+	$(BIN)/python benchmarks/efficiency.py --own
 
 bench-codecs: setup  ## Compare bytes and accuracy of codecs on digits (5 minutes).
 	$(BIN)/python benchmarks/digits.py codecs --seeds 3
