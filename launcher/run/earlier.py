@@ -168,8 +168,11 @@ def _require_unchanged(folder: Path, use: own_code.Use) -> None:
     digests = _digests(folder)
     if use.file.name not in digests:
         raise RunFolderError(f"{folder}: run.sqlite does not tell with which text of {use.file.name} the run began")
+    elsewhere = {other.file.parent for other in _uses(folder) if other.file}  # those of a notebook have a folder each
     for name, digest in digests.items():
         path, kept = use.file.parent / name, folder / own_code.FOLDER / name
+        if not path.exists() and any((place / name).exists() for place in elsewhere):
+            continue  # it is looked at there
         if path.resolve().is_relative_to(folder.resolve()):
             raise RunFolderError(f"{folder}: {use.text} lies in the run's folder: nothing there is executed")
         try:

@@ -85,3 +85,13 @@ def test_a_module_of_ones_own_has_the_clients_buffers_and_what_was_frozen(tmp_pa
     assert not is_loaded
     assert sums == expected
     assert "model.py has changed since the run began" in changed
+
+
+def test_files_of_several_folders_are_executed_again(tmp_path, monkeypatch):
+    project = own.write(tmp_path / "project")
+    (tmp_path / "other").mkdir()
+    (project / "model.py").rename(tmp_path / "other" / "model.py")
+    monkeypatch.chdir(project)
+    run = sg.run("mine.toml", {"model.use": str(tmp_path / "other" / "model.py:make")}, out="run", quiet=True)
+    assert run.module(0, own_code=True).training is False
+    assert sg.resume("run", 8, own_code=True, quiet=True).summary.rounds == 8
