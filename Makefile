@@ -7,8 +7,8 @@ TYPES := build/types
 # Each of a run's processes would compile all its modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-codecs \
-	bench-collaboration bench-digits \
+.PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-asynchronous \
+	bench-codecs bench-collaboration bench-digits \
 	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-own bench-placement \
 	bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
 	bench-selective-others bench-stragglers docs pictures sizing clean
@@ -134,6 +134,11 @@ bench-seeking: setup  ## Let clients look for better neighbours, 5 seeds (4 minu
 
 bench-drift: setup  ## Change a group's task half-way, and draw which edges pull (3 minutes).
 	$(BIN)/python benchmarks/drift.py
+
+bench-asynchronous: setup  ## Compare methods that wait for slow clients with those that do not, in virtual time (3 minutes).
+	$(BIN)/sheafgossip sweep examples/asynchronous.toml --grid stragglers.kind=none,fixed --seeds 3 --quiet \
+		--out runs/bench-asynchronous
+	$(BIN)/sheafgossip compare runs/bench-asynchronous --target 0.92 --csv benchmarks/results/asynchronous.csv
 
 bench-stragglers: setup  ## Measure what staleness buys and costs where clients are slow, and draw it (20 minutes).
 	$(BIN)/python benchmarks/stragglers.py

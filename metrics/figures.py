@@ -122,8 +122,15 @@ def _with_share(run: RunSummary, count: float) -> str:
     return f"{count:,} ({100 * count / _exchanged(run):.1f} %)"
 
 
+def _until_reached(name: str) -> Values:
+    """Returns the bytes sent by then: in virtual time by that moment, at which clients may be in different rounds."""
+    in_time, in_rounds = _sent(f"reached_virtually.{name}"), _sent(f"reached.{name}")
+    return lambda run: (in_time if run.conditions and run.conditions.virtual_s is not None else in_rounds)(run)
+
+
 OPENING = overhead("greeting", "ready", "handshake", "hello")  # of connections; confirmations are sent all along
 _sent, _ran = partial(_at, needs="measured"), partial(_at, needs="processes_measured")
+
 _FINAL: Any = _at("final")
 _SUM, _COMMON = "sum over clients", "of the model that all clients have in common"
 
@@ -177,15 +184,13 @@ FIGURES = (
     Figure("vectors used of a newer round", _vectors("newer"), COUNT, hide="unknown", print=_with_share),
     Figure("went without a vector", _vectors("missing"), COUNT, hide="unknown", print=_with_share),
     Figure("rounds to reach {target}", _at("reached.round"), COUNT, "rounds_to_reach", "rounds", missing="not reached"),
-    Figure("payload to reach {target}", _sent("reached.payload_bytes"), MB, "payload_bytes_to_reach", "payload",
+    Figure("payload to reach {target}", _until_reached("payload_bytes"), MB, "payload_bytes_to_reach", "payload",
            hide="unknown"),
-    Figure("wire to reach {target}", _sent("reached.wire_bytes"), MB, "wire_bytes_to_reach", "wire", hide="unknown"),
+    Figure("wire to reach {target}", _until_reached("wire_bytes"), MB, "wire_bytes_to_reach", "wire", hide="unknown"),
     Figure("wall time to reach {target}", _at("reached.wall_s"), SECONDS, "wall_s_to_reach", "wall", 11,
            hide="unknown"),
     Figure("virtual time to reach {target}", _at("reached_virtually.virtual_s"), VIRTUAL_SECONDS, "virtual_s_to_reach",
            "virtual", missing="not reached"),
-    Figure("payload to reach {target} in virtual time", _sent("reached_virtually.payload_bytes"), MB, hide="unknown"),
-    Figure("wire to reach {target} in virtual time", _sent("reached_virtually.wire_bytes"), MB, hide="unknown"),
 )  # fmt: skip
 AVERAGED = {figure.key: figure for figure in FIGURES if figure.key}  # over the runs of a group, by name
 

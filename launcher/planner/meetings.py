@@ -4,7 +4,8 @@ A client's round lasts until its next meeting, whoever has asked for it. Its loc
 each meeting that it has asked for itself; those of others it takes part in meanwhile, also while it works. When its
 work is done it asks one of the neighbours that are in no other meeting, drawn at random; if there is none, the first
 that becomes free. Both send their models at once, and each goes on when the other's has arrived. A client none of whose
-neighbours is there, or has rounds left, goes on alone."""
+neighbours is there goes on alone. When the first has done all its rounds the run is over, for all at the same time: the
+others do nothing in the rounds that they have left."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -24,17 +25,22 @@ class Meetings:
         self._work: dict[int, tuple[float, float]] = {}  # (seconds, end) of the local work that goes on or is done
         self._free: set[int] = set()  # who may be asked
         self._partner: dict[int, Client | None] = {}  # of those in a meeting; None: the client goes on alone
+        self._is_over = False
 
     def round(self, client: Client) -> Iterator[None]:
         simulation, node, row = self._simulation, client.number, client.round - 1
+        if self._is_over:
+            return
         if node not in self._work:
             seconds = simulation.compute_times(node, client.round, simulation.now)
             self._work[node] = seconds, simulation.now + seconds
             simulation.at(simulation.now + seconds, STEP, client, self._seek, client.incarnations[-1].number)
         self._free.add(node)
         if not self._match(client):
-            self.changed(client)
+            self._look_again(client)
         yield
+        if node not in self._partner:
+            return
         partner, (seconds, done) = self._partner.pop(node), self._work[node]
         if done <= simulation.now:  # else another client has asked
             client.schedule.compute[row], client.schedule.idle[row] = seconds, simulation.now - done
@@ -62,7 +68,7 @@ class Meetings:
         node, simulation = client.number, self._simulation
         if node not in self._free or self._work[node][1] > simulation.now:
             return False
-        there = [other for other in client.neighbours if other.here and other.round <= simulation.scenario.rounds]
+        there = [other for other in client.neighbours if other.here]
         free = [other for other in there if other.number in self._free]
         if there and not free:
             return False
@@ -77,9 +83,17 @@ class Meetings:
     def left(self, client: Client) -> None:
         """Local work that has been going on is lost."""
         self._work.pop(client.number, None)
-        self.changed(client)
+        self._look_again(client)
 
-    def changed(self, client: Client) -> None:
-        """The client is free, or gone, or has no round left: those who look for a partner look again."""
+    def finished(self) -> None:
+        """A client has done all its rounds."""
+        self._is_over = True
+        for node in self._free:
+            one = self._simulation.clients[node]
+            self._simulation.at(self._simulation.now, STEP, one, self._simulation.go_on)
+        self._free.clear()
+
+    def _look_again(self, client: Client) -> None:
+        """The client is free, or gone: those who look for a partner look again."""
         for other in client.neighbours:
             self._match(other)

@@ -129,7 +129,7 @@ class Simulation:
         for channel in client.channels:
             self._look_again(client, channel)
         if self.meetings:
-            self.meetings.changed(client)
+            self.meetings.finished()
 
     def work(self, client: Client) -> _Steps:
         seconds = self.compute_times(client.number, client.round, self.now)

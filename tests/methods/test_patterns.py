@@ -39,7 +39,7 @@ def test_ad_psgd_averages_the_pairs_of_the_plan_with_gradients_from_before(run):
             if at[i] <= ROUNDS and begun[i] is None:
                 begun[i] = oracles.gradient(theta[i], shards[i])
         i = next(i for i in range(CLIENTS) if at[i] <= ROUNDS and meets(partners, at, i))
-        j, _ = partners[i].get(at[i], (i, at[i]))
+        j, _ = partners[i].get(at[i], (i, at[i]))  # itself once another has done all its rounds
         assert at[i] == 1 or plans[i].start[at[i] - 1] >= plans[i].end[at[i] - 2]
         alone += i == j
         mean = (theta[i] + theta[j]) / 2

@@ -30,24 +30,26 @@ def scenario_of(number: int, **given):
 
 def played(scenario) -> list[list[tuple[int, int, float, float]]]:
     """By client, of each round: (whom it meets, in which of its rounds, when the round ends, seconds of the work that
-    has ended in it); whom is -1 where it goes on alone."""
+    has ended in it); whom is -1 where it goes on alone, or another client had done all its rounds before."""
     n, now, rounds = scenario.clients, 0.0, scenario.rounds
     seconds_of = ComputeTimes(scenario)
     latency = {edge: latencies(LINK, (rounds, 1), scenario.seed, *edge) for edge in scenario.message_bytes}
     told, work, done = [[] for _ in range(n)], [0.0] * n, [math.inf] * n
     busy: dict[int, tuple[float, int, int]] = {}  # {client: until when, with whom, in which round of that one}
 
+    def is_over() -> bool:
+        return any(len(each) == rounds for each in told)
+
     def begins(i: int) -> None:
-        if done[i] == math.inf and len(told[i]) < rounds:
+        if done[i] == math.inf and not is_over():
             work[i] = seconds_of(i, len(told[i]) + 1, now)
             done[i] = now + work[i]
 
     def asks(i: int) -> bool:
-        if i in busy or done[i] > now or len(told[i]) == rounds:
+        if i in busy or done[i] > now or is_over():
             return False
-        there = [j for j in scenario.neighbours[i] if len(told[j]) < rounds]
-        free = [j for j in there if j not in busy]
-        if there and not free:
+        free = [j for j in scenario.neighbours[i] if j not in busy]
+        if scenario.neighbours[i] and not free:
             return False
         j = free[int(generator(scenario.seed, "partner", i, len(told[i]) + 1).integers(len(free)))] if free else -1
         for one, other in ((i, j), (j, i)) if free else ():
@@ -76,6 +78,8 @@ def played(scenario) -> list[list[tuple[int, int, float, float]]]:
             asks(i) or [asks(j) for j in scenario.neighbours[i]]
         for i in range(n):
             asks(i)
+            if is_over() and i not in busy:
+                told[i] += [(-1, 0, now, math.nan)] * (rounds - len(told[i]))
     return told
 
 
