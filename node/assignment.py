@@ -49,6 +49,7 @@ class Run:
     drift_round: int = 0  # where the shards' second task begins; 0: there is none
     rounds_a_period: int = 1
     period_seed: int | None = None
+    opens_late: bool = False  # connections: each when it is first needed, not all at the start
     scenario: bool = False  # without one nothing but the machine decides on time
     code: dict[str, str] = field(default_factory=dict)  # {file of the user's code: the digest of its text}
 

@@ -74,6 +74,12 @@ class Clock:
 
     def clear_to_send(self, node: int, phase: int, tensors: Tensors) -> int:
         """Waits until a message may leave; returns how often it is sent: 0 where it is lost or nobody is there."""
+        endpoint = self.endpoint
+        if node not in endpoint.route_to:
+            self._until(
+                lambda: endpoint.seek(node) or node in endpoint.route_to,
+                lambda: f"no connection to client {node} within {self.timeout:g} s in round {self.round}",
+            )
         return 1
 
     def tell_quiet(self, quiet: Collection[int]) -> Collection[int]:
@@ -180,6 +186,8 @@ class Clock:
 
     def _store(self, message: Message) -> None:
         key = src, round, phase = message[:3]
+        if not (round or phase or message.tensors) and self.endpoint.welcome(message):
+            return
         now = self.round
         is_over = round < now or (round == now and phase < self.taken[src])
         try:

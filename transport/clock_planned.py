@@ -129,7 +129,7 @@ class PlannedClock(ScheduledClock):
         if not copies:
             return 0
         self._until(
-            lambda: self._presence.linked.get(node, 0) >= incarnation or self._is_gone(node),
+            lambda: self.endpoint.seek(node, incarnation) or self._is_gone(node),
             lambda: f"no connection to client {node}, which should be there in round {self.round}",
         )
         return copies if not self._is_gone(node) and self._make_room(node, copies) else 0

@@ -145,6 +145,7 @@ class Options:
     keys: Ring | None = None  # only neighbours that own theirs get in then; a context has one such endpoint at most
     kernel: KernelCounters | None = None  # is told of every TCP connection
     stopwatch: Stopwatch | None = None  # of the time spent blocked
+    opens_late: bool = False  # connections: each when it is first needed, not all at the start
 
 
 class Connections:

@@ -58,6 +58,10 @@ class NeighbourCame(ControlMessage):
     first_round: int  # in which it takes part
 
 
+class NeighbourCalls(ControlMessage):
+    place: Place  # of one that waits for this client to open the connection
+
+
 class Bound(ControlMessage):
     address: str
     key: str
@@ -69,6 +73,10 @@ class Ready(ControlMessage):
 
 class Done(ControlMessage):
     """The client has completed all rounds."""
+
+
+class Call(ControlMessage):
+    node: int  # a neighbour that should open the connection: the client has something to send
 
 
 class Leaving(ControlMessage):
@@ -123,8 +131,8 @@ class Exited(ControlMessage):
 
 
 Words = Mapping[str, type]
-_TO_CLIENTS = (Place, Connect, Go, Exit, Stop, NeighbourGone, NeighbourFinished, NeighbourCame)
-_TO_LAUNCHER = (Bound, Ready, Done, Leaving, Failed, Waiting, WaitOver, StepTimed, FromClient, Exited)
+_TO_CLIENTS = (Place, Connect, Go, Exit, Stop, NeighbourGone, NeighbourFinished, NeighbourCame, NeighbourCalls)
+_TO_LAUNCHER = (Bound, Ready, Done, Call, Leaving, Failed, Waiting, WaitOver, StepTimed, FromClient, Exited)
 FROM_LAUNCHER: Words = {each.__name__: each for each in (*_TO_CLIENTS, Fork, Tell, Kill)}
 TO_LAUNCHER: Words = {each.__name__: each for each in _TO_LAUNCHER}
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=lambda each: {"is": type(each).__name__} | vars(each))

@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence, Set
 from functools import cache, lru_cache, partial
 from operator import add
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 import zmq
 
 from .connections import Connections, Options, identity_of
-from .control import Control, NeighbourCame, Place, Stop
+from .control import Call, Control, NeighbourCalls, NeighbourCame, Place, Stop
 from .environment import CONSTANTS
 from .keys import authenticated_number
 from .stopwatch import Stopwatch, parts_of
@@ -57,7 +57,7 @@ class Traffic(NamedTuple):
 class Endpoint:
     """Raises Stopped or ControlClosed from any blocking call when the launcher says so or is gone. ``sent`` counts what
     was sent, by kind ("": a round's traffic) and neighbour, ``rejected`` the messages dropped, by reason; ``heard`` are
-    the launcher's messages to others, ``hellos`` (neighbour, wire bytes) of the greetings sent since ``connect``."""
+    the launcher's messages to others, ``hellos`` (neighbour, wire bytes) of the greetings sent since they were told."""
 
     def __init__(self, context: zmq.Context, control: Control, options: Options):
         self.node = options.node
@@ -73,9 +73,12 @@ class Endpoint:
         self._headers = HeaderReader(options.run, self.node)
         self._start_to = cache(partial(pack_start, options.run, self.node))
         self._sealed = options.keys is not None
-        self._route_to: dict[int, bytes] = {}
+        self.route_to: dict[int, bytes] = {}  # over connections that the other end may not have answered yet
         self._peer_of: dict[bytes, tuple[int, int]] = {}  # (neighbour, its incarnation)
-        self._addresses: dict[int, str] = {}
+        self._opens_late = options.opens_late
+        self._places: dict[int, Place] = {}  # of neighbours, where connections are opened late
+        self._sought: dict[int, Place] = {}  # to whom a connection was opened, or who was asked to open one
+        self._open_theirs: Set[int] = frozenset()  # who need not be asked
         self._waiting: list[Message] = []  # that came while this client was still linking up
         self._look_due = 0.0
         self._router = self.connections.router
@@ -87,7 +90,11 @@ class Endpoint:
 
     def connect(self, places: Sequence[Place], deadline: float) -> list[tuple[int, int]]:
         """Links up with all neighbours: the lower number connects and says hello, the higher one answers. Returns the
-        ``hellos``. Raises NeighbourTimeout when some are silent at ``deadline`` (time.monotonic() seconds)."""
+        ``hellos``. Raises NeighbourTimeout when some are silent at ``deadline`` (time.monotonic() seconds). Where
+        connections are opened late, ``seek`` does all that."""
+        if self._opens_late:
+            self._places = {place.node: place for place in places} | self._places  # who has come since is at a new one
+            return []
         missing = {place.node for place in places}
         for place in places:
             self._link(place)
@@ -111,10 +118,10 @@ class Endpoint:
         # when an unauthenticated peer has bound the name of such a route to itself before the connection is made.
         node = place.node
         route = identity_of(node, place.incarnation) if node < self.node else os.urandom(16)
-        self._route_to[node] = route
+        self.route_to[node] = route
         self._peer_of[route] = node, place.incarnation
         if self.node < node:
-            self._addresses[node] = place.address
+            self._sought[node] = place
             self.connections.open(node, place.address, route)
             self._hello(node)
 
@@ -125,7 +132,7 @@ class Endpoint:
         node, incarnation = greeting.src, greeting.incarnation
         self.presence.linked[node] = incarnation
         if node < self.node:
-            self._route_to[node] = identity_of(node, incarnation)
+            self.route_to[node] = identity_of(node, incarnation)
             self._hello(node)
 
     def welcome(self, greeting: Message) -> bool:
@@ -134,16 +141,52 @@ class Endpoint:
             self._answer(greeting)
         return is_new
 
-    def _rejoin(self, place: Place) -> None:
-        """A neighbour is there (again), at a new address."""
-        node = place.node
-        if place.key:
-            self.connections.learn({node: place.key}, more=True)
-        if self.node < node and place.incarnation > self.presence.linked.get(node, 0):
-            if (before := self._addresses.get(node)) is not None:
+    def meet(self, nodes: Collection[int]) -> None:
+        """The present round joins this client to ``nodes``, which know it, too: it opens to those of higher numbers the
+        connections that are lacking, and those of lower numbers will open theirs when they get to this round."""
+        self._open_theirs = frozenset(node for node in nodes if node < self.node)
+        for node in nodes:
+            self.seek(node)
+
+    def seek(self, node: int, incarnation: int = 1) -> bool:
+        """Whether this client is linked up with that incarnation of a neighbour, or a later one. Where it is not, and
+        connections are opened late, it opens one, or asks the neighbour to whose number is the lower; once."""
+        if self.presence.linked.get(node, 0) >= incarnation:
+            return True
+        place = self._places.get(node)
+        if place is not None and place.incarnation >= incarnation and node not in self._open_theirs:
+            self._open(place, asks=True)
+        return False
+
+    @property
+    def unanswered(self) -> list[int]:
+        """Those that have yet to answer the hello of this client, which opened a connection to them."""
+        known = self.presence
+        last = {node: max(known.linked.get(node, 0), known.left.get(node, 0)) for node in self._sought}
+        return [node for node, place in self._sought.items() if self.node < node and last[node] < place.incarnation]
+
+    def _open(self, place: Place, *, asks: bool = False) -> None:
+        """Opens a connection, or asks for one, unless that was done before; leaves that to an earlier incarnation."""
+        before = self._sought.get(place.node)
+        if before is not None and before.incarnation >= place.incarnation:
+            return
+        if self.node < place.node:
+            if before is not None:
                 with contextlib.suppress(zmq.ZMQError):
-                    self._router.disconnect(before)
+                    self._router.disconnect(before.address)
             self._link(place)
+        elif asks:
+            self._sought[place.node] = place
+            self.control.send(Call(place.node))
+
+    def _find(self, place: Place, *, opens: bool) -> None:
+        """A neighbour is there (again), perhaps at a new address."""
+        if place.key and place != self._places.get(place.node):
+            self.connections.learn({place.node: place.key}, more=True)
+        if self._opens_late:
+            self._places[place.node] = place
+        if opens:
+            self._open(place)
 
     def send(
         self, to: Iterable[int], round: int, phase: int, tensors: tuple[np.ndarray, ...] = (), beside: str = ""
@@ -159,7 +202,7 @@ class Endpoint:
         sent, before = {}, self.sent[beside]
         for node in to:
             header = self._start_to(node) + end
-            if self._put(self._route_to[node], header, frames):
+            if self._put(self.route_to[node], header, frames):
                 sent[node] = one = _weigh(len(header), sizes, self._sealed)
                 before[node] = Traffic(*map(add, before[node], one)) if node in before else one
         return sent
@@ -193,8 +236,8 @@ class Endpoint:
 
     def _next(self, deadline: float, *, linking: bool = False) -> Message | None:
         """At first it blocks on the socket alone, which is the quickest way to a message that is about to come; but not
-        while ``linking`` up with keys: neighbours wait to be authenticated then. Before it blocks it lets others run:
-        where many clients share few processors, what this one waits for has mostly come by then."""
+        where it may be ``linking`` up with keys: neighbours wait to be authenticated then. Before it blocks it lets
+        others run: where many clients share few processors, what this one waits for has mostly come by then."""
         start = time.monotonic()
         if start >= self._look_due and self._wait_for_any(0):
             return None  # the caller may not want to wait so long any more
@@ -202,7 +245,7 @@ class Endpoint:
             try:
                 return self._take(_AT_ONCE)
             except zmq.Again:
-                if start + _SOON_S >= deadline or (linking and self._sealed):
+                if start + _SOON_S >= deadline or ((linking or self._opens_late) and self._sealed):
                     raise
                 _yield()
                 message = self._take(0)
@@ -261,10 +304,12 @@ class Endpoint:
         for message in self.control.receive_some():
             if isinstance(message, Stop):
                 raise Stopped(message.reason)
-            if not self.presence.note(message):
+            if isinstance(message, NeighbourCalls):
+                self._find(message.place, opens=True)
+            elif not self.presence.note(message):
                 self.heard.append(message)
             elif isinstance(message, NeighbourCame):
-                self._rejoin(message.place)
+                self._find(message.place, opens=not self._opens_late)
         return True
 
 

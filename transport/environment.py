@@ -27,6 +27,7 @@ _FORM = re.compile(r"([a-z ]+)@([a-z0-9 -]+)(?::(\d+))?=(?:kill|delay ([0-9.]+))
 class Constants:
     window_bytes: int = 1 << 20  # that messages under way to a neighbour fit, beside those that the plan has wait
     window_most: int = 128  # of those messages; half as many are confirmed at once
+    opened_at_start: int = 64  # connections of a client: where it has more, those that are not needed yet come later
     queue_of_a_server: int = 8  # messages that wait on a server's connection, each way, where nobody confirms them
     soon_s: float = 0.02  # so long a client waits for messages alone, before it also listens to the launcher
     look_every_s: float = 0.05  # it hears the launcher in any case so often while messages keep coming

@@ -18,6 +18,7 @@ from ...node.model.architecture import Architecture
 from ...topology import Graph, GraphSequence, draw_sequence, mixing_row
 from ...topology.errors import install
 from ...topology.randomness import generator
+from ...transport.environment import CONSTANTS
 from ..config.sections import ConfigError, PlacementSection, RunConfig
 from ..data.shards import DataSummary
 from .prepared import memory_of
@@ -151,6 +152,15 @@ def connected(algorithm: Algorithm, graphs: GraphSequence) -> Graph:
     return Graph.of(graph.clients, combinations(range(graph.clients), 2)) if algorithm.traits.new_edges else graph
 
 
+def _opens_late(config: RunConfig, graphs: GraphSequence) -> bool:
+    """Whether connections are opened when they are first needed, rather than all at the start: where somebody has many,
+    more than twice as many as anybody needs in one round. Not on the wall clock, whose time that would take."""
+    traits, on_wall_clock = config.algorithm.traits, config.has_scenario and config.time.clock == "wall"
+    most = config.clients - 1 if traits.new_edges else graphs.union.max_degree
+    in_a_round = 1 if traits.meets else max(graph.undirected.max_degree for graph in graphs.graphs)
+    return most > max(CONSTANTS.opened_at_start, 2 * in_a_round) and not on_wall_clock
+
+
 def _run_of(
     config: RunConfig, folder: Path, graphs: GraphSequence, architectures: Sequence[Architecture], data: DataSummary
 ) -> Run:
@@ -165,6 +175,7 @@ def _run_of(
         drift_round=0 if config.data.drift is None else config.data.drift.at_round,
         rounds_a_period=graphs.rounds_each,
         period_seed=graphs.seed,
+        opens_late=_opens_late(config, graphs),
         scenario=config.has_scenario,
         code=own_code.digests(config.uses),
     )

@@ -195,6 +195,9 @@ class Clients:
                 self._ready.add(node)
                 if self._are_learning:
                     self._engine.send(Tell(node, control.Go(self._journal.epoch)))
+            case FromClient(node, control.Call(other)):
+                if node in self.places and other in self.places:  # else the one who comes will be asked again
+                    self._engine.send(Tell(other, control.NeighbourCalls(self.places[node])))
             case FromClient(node, control.Done()):
                 self.done.add(node)
                 # nobody knows on the wall clock how many rounds behind others are: none should wait for who is done

@@ -118,7 +118,7 @@ class _ClientProcess:
         ring = Ring(keys, {}, more=True) if keys and keyed else None
         largest = assignment.run.largest_vector * assignment.dtype.itemsize
         own = assignment.node, assignment.run.number, largest, assignment.incarnation.number
-        options = Options(*own, queue, ring, self.kernel, self.stopwatch)
+        options = Options(*own, queue, ring, self.kernel, self.stopwatch, assignment.run.opens_late)
         self.endpoint = Endpoint(self.context, control, options)
         self.recorder = Recorder(
             self.context,
@@ -136,7 +136,8 @@ class _ClientProcess:
             self._prepare()  # before neighbours come: none of them is to wait
             if assignment.incarnation.number > 1 or assignment.incarnation.first_round > 1:
                 self._expect_latecomers()  # others are at work: they come, and may go, before it has met them
-            may_come_at_work = assignment.transport.keyed and assignment.clock != "none"
+            late = assignment.clock != "none" or assignment.run.opens_late
+            may_come_at_work = assignment.transport.keyed and late
             address = endpoint.connections.bind(assignment.deployment.address, hurry=not may_come_at_work)
             self._limit_resources()
             self.control.send(Bound(address, self.public_key))
@@ -224,7 +225,7 @@ class _ClientProcess:
                 keep_own_files()
 
     def _expect_latecomers(self) -> None:
-        if self.assignment.clock != "none":
+        if self.assignment.clock != "none" or self.assignment.run.opens_late:
             self.endpoint.presence.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
 
     def _meet(self, met: Sequence[Place]) -> None:
@@ -257,12 +258,16 @@ class _ClientProcess:
                 for message in _sent_to(peer.node, sent):  # own messages that it will use after checkpoints to come
                     clock.store(peer.node, *message)
         last = rounds if incarnation.last_round is None else incarnation.last_round
+        # Without a plan both ends of a link know by the graph when it is needed; else who sends first opens it
+        by_pattern = self.assignment.run.opens_late and self.assignment.periods and not self.schedule
         for round in range(incarnation.first_round, last + 1):
             self.stopwatch.switch("maps")
             client.train_loss = None
             client.enter(round)
             if self.schedule and self.algorithm.traits.meets:
                 client.meet(self.schedule.partners(round))
+            if by_pattern:
+                self.endpoint.meet(client.neighbours)
             self.learner.enter(round)
             if self.has_own_code:
                 own_code.seed(self.assignment.run.seed, self.assignment.node, round)
@@ -272,6 +277,8 @@ class _ClientProcess:
             except CannotEncode as error:
                 self._require_finite(round)
                 raise Failure(f"a vector of client {client.node} cannot be sent in round {round}: {error}") from None
+        while not self.schedule and self.endpoint.unanswered:  # all listen until the end
+            self.clock.listen(time.monotonic() + 1)
 
     def _hand_on(self, clock: PlannedClock) -> None:
         """All that was sent to this client comes in, all that neighbours need of it is written: then it may end."""
@@ -311,6 +318,7 @@ class _ClientProcess:
                 state |= self.clock.stored(round)
                 self.clock.forget(round)
             write_state(assignment.state(round), round, state)
+        self.reporter.tell_links(self.endpoint.hellos)
         self.reporter.tell_round(round, time.monotonic() - self.epoch, theta_norm, figures)
 
     def _figures(self, round: int) -> Figures:

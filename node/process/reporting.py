@@ -45,8 +45,10 @@ class Reporter:
         host = own.deployment.host_name
         self._recorder.write(records.NodeRecord(self._node, own.role, model.label, *sizes, host, os.getpid(), address))
 
-    def tell_links(self, hellos: Iterable[tuple[int, int]]) -> None:
-        """Bytes that opening connections took; ``hellos`` are (neighbour, wire bytes of the hello)."""
+    def tell_links(self, hellos: list[tuple[int, int]]) -> None:
+        """Bytes that opening connections took; ``hellos`` are (neighbour, wire bytes of the hello), told once."""
+        if not hellos:
+            return
         own, batch = ready_bytes(identity_of(self._node, self._assignment.incarnation.number)), list[records.Record]()
         for j, hello in hellos:
             opening = [("greeting", 0, GREETING_BYTES), ("ready", 0, own)]
@@ -54,6 +56,7 @@ class Reporter:
                 opening.append(("handshake", 0, handshake_bytes(connects=self._node < j)))
             opening.append(("hello", 1, hello))
             batch += [records.OverheadRecord(self._node, j, *each) for each in opening]
+        hellos.clear()
         self._recorder.write(*batch)
 
     def tell_round(self, round: int, now: float, theta_norm: float, figures: Figures) -> None:
@@ -91,7 +94,7 @@ class Reporter:
     def tell_metrics(self, round: int, values: Mapping[str, float]) -> None:
         self._recorder.write(*(records.MetricRecord(self._node, round, *each) for each in values.items()))
 
-    def tell_end(self, now: float, hellos: Iterable[tuple[int, int]], *, early: bool) -> None:
+    def tell_end(self, now: float, hellos: list[tuple[int, int]], *, early: bool) -> None:
         """``early``: before the run's last round, after which memory and CPU time are told in any case."""
         self.tell_links(hellos)
         if missed := self._peers.clock.deadlines_passed:
