@@ -121,16 +121,24 @@ def _work_of(assignment: Assignment, samples: int) -> float:
     training, steps = assignment.training, assignment.training.count(samples) if samples else 0
     passed = {"full": samples, "steps": steps * min(training.batch_size, samples), "epochs": training.epochs * samples}
     flops = passed[training.work] * assignment.architecture.gradient_flops
-    messages = 2 * len(assignment.neighbours)
+    messages = 2 * _met_in_a_round(assignment)
     round_s = _OF_A_ROUND_S + _OF_A_MESSAGE_S * messages + _OF_A_STEP_S * steps + flops / _FLOPS_A_SECOND
     opening_s = samples * algorithm_of(assignment).cost(assignment).opening_flops / _FLOPS_A_SECOND
     return _OF_A_START_S + assignment.run.rounds * round_s + opening_s
 
 
+def _met_in_a_round(assignment: Assignment) -> int:
+    """Returns with how many neighbours a client exchanges in one round, at most."""
+    if algorithm_of(assignment).traits.meets:
+        return 1
+    periods = ({*period.successors, *period.weights} for period in assignment.periods)
+    return max(map(len, periods), default=len(assignment.neighbours))
+
+
 def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
     architecture, links = assignment.architecture, len(assignment.neighbours)
     algorithm = algorithm_of(assignment)
-    incoming = links * assignment.run.largest_vector
+    incoming = min(links, 2 * _met_in_a_round(assignment)) * assignment.run.largest_vector  # some are a round ahead
     cost = returned(algorithm, "cost", algorithm.cost(assignment), Cost)
     numbers = cost.numbers + 4 * architecture.size + incoming  # theta, gradient, copies
     if "top-k" in (assignment.transport.codec, assignment.transport.between):

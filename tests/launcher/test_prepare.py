@@ -20,7 +20,7 @@ from sheafgossip.launcher import ONE_THREAD
 from sheafgossip.launcher.config.sections import ConfigError, PlacementSection, validate
 from sheafgossip.launcher.prepare import prepared
 from sheafgossip.launcher.prepare.assignments import Host, Site, chosen_hosts, place
-from sheafgossip.launcher.prepare.preparation import draw_graphs, prepare_run, train_encoder
+from sheafgossip.launcher.prepare.preparation import draw_graphs, prepare_run, train_encoder, work_out
 from sheafgossip.launcher.prepare.prepared import Need, allowances, check_resources, need_of
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.node.algorithms.flt import Autoencoder
@@ -54,6 +54,28 @@ def test_maps_their_history_local_work_and_what_flt_does_before_the_first_round_
     tuned = need(tmp_path / "flt", algorithm={"name": "flt", "fine_tune_epochs": 500})
     assert tuned.memory - plain.memory > 4 * 10e6  # each client encodes its images by torch
     assert tuned.seconds > 10 * plain.seconds
+
+
+STEP = {"step_s": 0.1}
+MEETS = {"algorithm": {"name": "ad-psgd"}, "topology": {"kind": "complete"}, "time": {"clock": "virtual"}}
+
+
+@pytest.mark.parametrize(
+    ("late", "keys"),
+    [
+        (True, {"algorithm": {"name": "epidemic", "k": 2}, "rounds": 60}),
+        (False, {"algorithm": {"name": "epidemic", "k": 2}, "rounds": 20}),  # not so many
+        (False, {"algorithm": {"name": "epidemic", "k": 40}, "rounds": 60}),  # not much more than in a round
+        (False, {"algorithm": {"name": "d-psgd"}, "topology": {"kind": "complete"}}),  # the same ones in each round
+        (True, {"algorithm": {"name": "selective-sheaf", "gamma": 0.1, "seek": True}, "topology": {"kind": "ring"}}),
+        (True, MEETS | {"compute": STEP}),
+        (False, {"algorithm": {"name": "epidemic", "k": 2}, "rounds": 60, "time": {"clock": "wall"}, "compute": STEP}),
+    ],
+)
+def test_many_connections_of_which_few_are_needed_in_a_round_are_opened_late(tmp_path, late, keys):
+    config = validate({"clients": 80, "rounds": 4, "data": {"samples": 400}} | keys)
+    prepared = work_out(config, tmp_path, Site(sockets=tmp_path, records="ipc:///nowhere"))
+    assert {assignment.run.opens_late for assignment in prepared.assignments} == {late}
 
 
 def test_a_run_that_needs_more_memory_than_is_free_is_refused_in_one_line():

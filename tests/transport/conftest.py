@@ -84,14 +84,22 @@ class Network:
         self.pairs = [KeyPair.make() for _ in range(5)]  # those of clients 0 to 3, and an unknown peer's
 
     def client(
-        self, node: int, max_frame: int = 1_000_000, *, neighbours: Iterable[int] | None = None, more=False, kernel=None
+        self,
+        node: int,
+        max_frame: int = 1_000_000,
+        *,
+        neighbours: Iterable[int] | None = None,
+        more=False,
+        kernel=None,
+        late=False,
     ) -> Client:
-        """With keys where its ``neighbours`` are told; ``more``: others may come whose keys it is not told yet."""
+        """With keys where its ``neighbours`` are told; ``more``: others may come whose keys it is not told yet;
+        ``late``: it opens connections when they are needed."""
         launcher, control = map(Control, socket.socketpair(), (TO_LAUNCHER, FROM_LAUNCHER))
         context = keys = None
         if neighbours is not None:
             context, keys = zmq.Context(), Ring(self.pairs[node], {j: self.pairs[j].public for j in neighbours}, more)
-        options = Options(node, 77, max_frame, keys=keys, kernel=kernel)
+        options = Options(node, 77, max_frame, keys=keys, kernel=kernel, opens_late=late)
         endpoint = Endpoint(context or self.context, control, options)
         client = Client(endpoint, endpoint.connections.bind("tcp://127.0.0.1:*"), control, launcher, context)
         self.clients.append(client)

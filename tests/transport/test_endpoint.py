@@ -1,5 +1,6 @@
 """A client's data socket over real TCP: what it takes in, what it drops, and what ends its waiting."""
 
+import select
 import threading
 import time
 from functools import partial
@@ -7,7 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from sheafgossip.transport.control import ControlClosed, NeighbourGone, Stop
+from sheafgossip.transport.channel import Channel
+from sheafgossip.transport.control import Call, ControlClosed, NeighbourCalls, NeighbourGone, Place, Stop
 from sheafgossip.transport.endpoint import NeighbourTimeout, Stopped
 
 VECTOR = np.arange(10, dtype=np.float32)
@@ -32,6 +34,37 @@ def test_clients_meet_soon_and_every_message_arrives_where_it_should(network, ke
             np.testing.assert_array_equal(tensors[0], VECTOR + 10 * i + j, strict=True)
             np.testing.assert_array_equal(tensors[1], np.ones((2, 3)), strict=True)
         assert not client.endpoint.rejected
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_connection_that_is_needed_late_is_opened_by_the_lower_number_or_asked_for_once(network, first):
+    clients = [network.client(node, late=True) for node in (0, 1)]
+    for client, other in zip(clients, reversed(clients), strict=True):
+        assert client.connect({other.endpoint.node: other.address}) == {}
+        client.endpoint.presence.latecomers = frozenset({0, 1})
+    low, high = clients
+
+    def launcher():
+        if first == 1:
+            assert high.launcher.receive_some() == [Call(0)]
+            low.launcher.send(NeighbourCalls(Place(1, high.address, 1, "")))
+
+    def takes_part(client):
+        other = 1 - client.endpoint.node
+        peers = client.peers({other: Channel((10,), (10,))})
+        if client.endpoint.node == first:
+            peers.send({other: VECTOR})
+            return peers.receive([other])[other]
+        heard = peers.receive([other])[other]
+        peers.send({other: VECTOR})
+        return heard
+
+    heard = network.in_parallel(launcher, lambda: takes_part(low), lambda: takes_part(high))
+    assert [list(each) for each in heard[1:]] == [list(VECTOR)] * 2
+    assert [client.endpoint.presence.linked for client in clients] == [{1: 1}, {0: 1}]
+    assert [node for client in clients for node, _ in client.endpoint.hellos] == [1, 0]
+    assert not low.endpoint.unanswered
+    assert select.select([client.launcher for client in clients], [], [], 0)[0] == []
 
 
 @pytest.mark.parametrize("place", [slice(None), slice(None, None, 2), slice(None, None, -1), slice(0, 0)])
