@@ -1,26 +1,20 @@
 """A client while its plan is played: what it has got from its neighbours, what it waits for, its links to them."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heappop
 
-import numpy as np
-
-from ...transport.schedule import Schedule
 from .draws import latencies, strikes
 from .network import Network, Transfer
 from .plan import Incarnation
 from .scenario import Fault, Links, Scenario
-from .traces import ClientTrace
+from .tables import Tables
 
 FIRST, STEP = 0, 1  # at one moment: restarts and news of crashes, then what clients do
+_NONE: list[float] = []
 _OF_LINKS = ("loss", "duplicate", "delay", "reorder", "cut", "partition")
-_OF_MESSAGES = {
-    "uses": "i4", "copies": "u1", "to_life": "u1", "needed": "i4", "comes": "u1", "into_life": "u1", "keep": "i4",
-    "delays": "f8",
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -41,11 +35,22 @@ class Mail:
             if round > self.freshest:
                 self.freshest = round
 
+    def is_past(self, round: int) -> None:
+        """Forgets what can only be used in this round, or before it."""
+        if self.freshest <= round:
+            self.arrived.clear()
+        else:
+            self.arrived.discard(round)
+
     def first_from(self, round: int) -> float:
         """Returns when a message of at least this round arrives, if known, else inf; -inf: one has arrived."""
         if self.freshest >= round:
             return -math.inf
-        return min((arrival for arrival, number in self.under_way if number >= round), default=math.inf)
+        first = math.inf
+        for arrival, number in self.under_way:
+            if number >= round and arrival < first:
+                first = arrival
+        return first
 
 
 @dataclass(slots=True, eq=False)
@@ -54,29 +59,18 @@ class PendingWait:
     after_opening: bool  # then message 0 of round 2 or later, which overtook the one waited for, ends the wait, too
     began: float
     needed: dict[int, int]  # {place of a neighbour: the round that it has to get to}
-    ready: dict[int, float] = field(default_factory=dict)  # when it needs no more waiting for, as far as known
+    ready: list[float]  # when each neighbour needs no more waiting for, as far as known; -inf: it is not waited for
+    unknown: int = 0  # of how many that is not known
     end: float = math.inf
 
 
 class Client:
     def __init__(self, scenario: Scenario, number: int):
         self.number = number
-        rounds, places = scenario.rounds, len(scenario.neighbours[number])
-        self.schedule = Schedule(
-            neighbours=np.array(scenario.neighbours[number], np.int32),
-            **{name: np.zeros((rounds, scenario.phases, places), dtype) for name, dtype in _OF_MESSAGES.items()},
-            **{name: np.full(rounds, math.nan) for name in ("start", "end", "compute", "shown_at")},
-            **{name: np.zeros(places, np.int32) for name in ("backlog", "backlog_in")},
-            idle=np.zeros(rounds),
-            waited_for=np.full(rounds, -1, np.int32),
-            deadlines=np.zeros(rounds, np.uint8),
-            shows=np.zeros((rounds, places), np.uint8),
-        )
-        self.asked = self.schedule.uses > 0  # which messages it waits for
         self.neighbours: list[Client] = []
         self.channels: list[Channel] = []  # to the neighbours, in the same order
+        self.incoming: list[Channel] = []  # from them
         self.places = {node: place for place, node in enumerate(scenario.neighbours[number])}
-        self.mail: list[defaultdict[int, Mail]] = []  # by phase: {place of a neighbour: what it has sent}
         self.ends = [fault for fault in scenario.of_kind("crash", "leave") if number in fault.clients]  # still to come
         self.sent = [0] * scenario.phases  # of each phase: the last round of which it has sent the message
         self.round = 1
@@ -84,16 +78,17 @@ class Client:
         self.steps: Iterator[None] = iter(())  # what its present incarnation still has to do
         self.wait: PendingWait | None = None
         self.here = True
+        self.life = 1  # the number of its last incarnation
         self.back_from_round: int | None = None  # a restart that waits for its neighbours to get to this round
         self.is_answered = scenario.star is not None and number < scenario.learners  # it is a server's client
-        self.trace = scenario.traces.get(number, ClientTrace())
+        self.trace = scenario.traces.get(number)
         self.listens_in = 0  # with a server, the first round of one that is back or late: it only gets the answer
         self.uplink_free = 0.0
         self.incarnations = [Incarnation(1, 1, 0.0)]
 
     def is_away(self, now: float) -> bool:
         """By its trace."""
-        return not self.trace.available.at(now)[0]
+        return self.trace is not None and not self.trace.available.at(now)[0]
 
     def state_round(self, every: int) -> int | None:
         """Returns the last round of which its state is written; None: it came late, and there is none."""
@@ -102,12 +97,6 @@ class Client:
         written += [each.last for each in earlier if each.saves and each.last >= each.first]
         return max(written, default=0 if earlier and earlier[0].first == 1 else None)
 
-    def has_missed(self, phase: int, place: int) -> bool:
-        """Whether a neighbour sent its message of this client's round before this client was there."""
-        other, there = self.neighbours[place], self.channels[place].place
-        meant_for = other.schedule.to_life[self.round - 1, phase, there]
-        return other.sent[phase] >= self.round and meant_for != self.incarnations[-1].number
-
     @property
     def is_back(self) -> bool:
         """Whether it has come back, or late, and not completed a round since."""
@@ -115,7 +104,8 @@ class Client:
         return present.start_s > 0 and present.last < present.first
 
     def forget(self, phases: int) -> None:
-        self.mail = [defaultdict(Mail) for _ in range(phases)]
+        for channel in self.incoming:
+            channel.mail = [Mail() for _ in range(phases)]
 
     def places_of(self, numbers: Iterable[int]) -> Sequence[int]:
         return sorted(map(self.places.__getitem__, numbers))
@@ -124,45 +114,70 @@ class Client:
 class Channel:
     """One direction of an edge, with its draws. Messages keep their order, but for faults of kind "reorder"."""
 
-    def __init__(self, scenario: Scenario, src: int, dst: Client, network: Network | None = None):
-        drawn = (scenario.rounds, scenario.phases), scenario.seed
-        edge = src, dst.number
-        link = scenario.links.get(edge, Links())
-        self.to, self._edge = dst, edge
+    __slots__ = (
+        "_bytes", "_edge", "_faults", "_free", "_is_shared", "_last_arrival", "_link_s", "_opening", "_tables", "_up",
+        "_uplink", "_uplink_s", "back", "mail", "number", "place", "to",
+    )  # fmt: skip
+
+    def __init__(self, scenario: Scenario, ends: tuple["Client", "Client"], tables: Tables, network: Network | None):
+        src, dst = ends
+        self.place = dst.places[src.number]  # of the sender, among the receiver's neighbours
+        self.back = tables.first_of[dst.number] + self.place
+        self.number, self.to, self.mail = tables.back[self.back], dst, [Mail() for _ in range(scenario.phases)]
+        drawn, edge = ((scenario.rounds, scenario.phases), scenario.seed), (src.number, dst.number)
+        link, self._edge, self._tables = scenario.links.get(edge, Links()), edge, tables
         self._is_shared = network is not None and network.is_shared(edge)
-        self.place = scenario.neighbours[dst.number].index(src)  # of the sender, among the receiver's neighbours
-        self._up = scenario.traces.get(src, ClientTrace()).up
-        self._latency = latencies(link, *drawn, *edge).tolist()
-        self._bandwidth, self._uplink = link.bandwidth or math.inf, scenario.uplink_of(src)
+        tables.arrays["latency"][:, :, self.number] = latencies(link, *drawn, *edge)
         self._bytes, self._opening = scenario.message_bytes[edge], scenario.star.opening if scenario.star else 0
+        self._up, self._uplink = src.trace.up if src.trace else None, scenario.uplink_of(src.number)
+        self._uplink_s = _seconds(self._bytes, self._uplink)
+        self._link_s = _seconds(self._bytes, link.bandwidth or math.inf)
         self._free = self._last_arrival = 0.0
-        self._faults = [(Fault("loss"), strikes(link.loss, *drawn, "loss", *edge).tolist())] if link.loss else []
+        faults = [(Fault("loss"), strikes(link.loss, *drawn, "loss", *edge))] if link.loss else []
         for number, fault in enumerate(scenario.faults):
             if fault.kind in _OF_LINKS and fault.hits(*edge):
-                draws = strikes(fault.probability, *drawn, "fault", number, *edge).tolist()
-                self._faults.append((fault, draws))
+                faults.append((fault, strikes(fault.probability, *drawn, "fault", number, *edge)))
+        self._faults = [(fault, draws.reshape(-1).data) for fault, draws in faults]
 
     def carry(
         self, round: int, phase: int, now: float, free: float
     ) -> tuple[float, float, int, Transfer | None] | None:
         """Returns when a message has left the uplink, which is ``free`` from then on, when it arrives, and how often;
         last, what to give to the network, where only that knows when it arrives. None where the link is cut."""
-        row = round - 1
-        struck = [fault for fault, draws in self._faults if draws[row][phase] and fault.active(round, now)]
-        kinds = [fault.kind for fault in struck]
-        if "cut" in kinds or "partition" in kinds:
-            return None
-        size = self._bytes[phase if round == 1 else self._opening + phase]
-        left = self._up.passed(size, free, self._uplink) if self._up else free + size / self._uplink
-        copies = 0 if "loss" in kinds else 2 if "duplicate" in kinds else 1
-        delays = [fault.delay_s for fault in struck if fault.kind in ("delay", "reorder")]
+        tables = self._tables
+        exchange = (round - 1) * tables.phases + phase
+        latency_s = tables.latency[exchange * tables.edges + self.number]
+        size_of = phase if round == 1 else self._opening + phase
+        copies, delays, keeps_order = 1, _NONE, True
+        if self._faults:
+            struck = [fault for fault, draws in self._faults if draws[exchange] and fault.active(round, now)]
+            kinds = [fault.kind for fault in struck]
+            if "cut" in kinds or "partition" in kinds:
+                return None
+            copies = 0 if "loss" in kinds else 2 if "duplicate" in kinds else 1
+            delays = [fault.delay_s for fault in struck if fault.kind in ("delay", "reorder")]
+            keeps_order = "reorder" not in kinds
+        left = free + self._uplink_s[size_of]
+        if self._up:
+            left = self._up.passed(self._bytes[size_of], free, self._uplink)
         if self._is_shared:
-            delay_s = math.fsum([self._latency[row][phase], *delays])
-            return left, math.inf, copies, Transfer(self._edge, size, "reorder" in kinds, not copies, delay_s)
-        self._free = (left if left > self._free else self._free) + size / self._bandwidth
-        arrived = self._free + self._latency[row][phase]
+            delay_s = math.fsum([latency_s, *delays])
+            return (
+                left,
+                math.inf,
+                copies,
+                Transfer(self._edge, self._bytes[size_of], not keeps_order, not copies, delay_s),
+            )
+        self._free = (left if left > self._free else self._free) + self._link_s[size_of]
+        arrived = self._free + latency_s
         for delay_s in delays:
             arrived += delay_s
-        if "reorder" not in kinds:
+        if keeps_order:
             arrived = self._last_arrival = arrived if arrived > self._last_arrival else self._last_arrival
         return left, arrived, copies, None
+
+
+@lru_cache(maxsize=1024)
+def _seconds(sizes: tuple[int, ...], rate: float) -> tuple[float, ...]:
+    """Returns one tuple for all links that are alike."""
+    return tuple(size / rate for size in sizes)

@@ -7,6 +7,7 @@ that becomes free. Both send their models at once, and each goes on when the oth
 neighbours is there goes on alone. When the first has done all its rounds the run is over, for all at the same time: the
 others do nothing in the rounds that they have left."""
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ class Meetings:
         self._is_over = False
 
     def round(self, client: Client) -> Iterator[None]:
-        simulation, node, row = self._simulation, client.number, client.round - 1
+        simulation, node = self._simulation, client.number
         if self._is_over:
             return
         if node not in self._work:
@@ -43,7 +44,8 @@ class Meetings:
             return
         partner, (seconds, done) = self._partner.pop(node), self._work[node]
         if done <= simulation.now:  # else another client has asked
-            client.schedule.compute[row], client.schedule.idle[row] = seconds, simulation.now - done
+            cell = (client.round - 1) * len(simulation.clients) + node
+            simulation.tables.compute[cell], simulation.tables.idle[cell] = seconds, simulation.now - done
             del self._work[node]
         if partner is not None:
             yield from self._meet(client, partner)
@@ -52,11 +54,12 @@ class Meetings:
         """One side of it: both send at once, each the message of its own round."""
         place, round = client.places[partner.number], partner.round
         self._simulation.send(client, 0, (partner.number,))
-        yield from self._simulation.wait(client, PendingWait(0, False, self._simulation.now, {place: round}))
-        mail = client.mail[0][place]
+        ready = [-math.inf] * len(client.neighbours)
+        yield from self._simulation.wait(client, PendingWait(0, False, self._simulation.now, {place: round}, ready))
+        mail, tables = client.incoming[place].mail[0], self._simulation.tables
         mail.take_in(self._simulation.now)
-        client.schedule.uses[client.round - 1, 0, place] = round if round in mail.arrived else 0
-        client.asked[client.round - 1, 0, place] = True
+        cell = (client.round - 1) * tables.edges + client.incoming[place].back
+        tables.uses[cell], tables.asked[cell] = round if round in mail.arrived else 0, True
 
     def _seek(self, client: Client, incarnation: int) -> None:
         """The local work of a client is done."""

@@ -1,12 +1,13 @@
 """A plan: everything that will happen in a run, in virtual seconds, and how much of it is also that of a longer run."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from ...topology.errors import UserError
 from ...transport.schedule import Schedule
+from .sent import Messages
 
 _OF_A_ROUND = (
     "uses", "copies", "to_life", "comes", "into_life", "delays", "start", "end", "compute", "idle", "waited_for",
@@ -32,24 +33,13 @@ class Incarnation:
     saves: bool = False  # it writes its state when it leaves, and the next one begins from that
 
 
-class SentMessage(NamedTuple):
-    src: int
-    dst: int
-    round: int
-    phase: int
-    sent_s: float  # when it was given to the sender's uplink
-    left_s: float  # when it had left that
-    arrived_s: float
-    copies: int  # 0: lost on the way
-
-
 @dataclass(frozen=True, repr=False)
 class Plan:
     """``schedules`` and ``incarnations`` are one entry a process, ``messages`` in the order in which they are sent."""
 
     schedules: tuple[Schedule, ...]
     incarnations: tuple[tuple[Incarnation, ...], ...]
-    messages: tuple[SentMessage, ...]
+    messages: Messages
     withheld: int  # messages that are not sent, nor among ``messages``: the link is cut, or the neighbour away
     synchronous: bool  # every client uses each neighbour's message of its own round: none is late or missing
     events: tuple[tuple[float, int, str, str], ...]  # (virtual seconds, client, kind, detail)

@@ -46,7 +46,7 @@ def take_part(simulation: "Simulation", client: Client, star: Star) -> Iterator[
         yield from simulation.receive(client, phase)
         simulation.send(client, phase)
     if round > 1:
-        answers = client.mail[0][0]
+        answers = client.incoming[0].mail[0]
         answers.take_in(simulation.now)
         answered = answers.freshest
     takes_part = client.number in star.participants[round - 1] and answered < round != client.listens_in

@@ -15,9 +15,11 @@ from .clients import FIRST, STEP, Channel, Client, PendingWait
 from .draws import ComputeTimes
 from .meetings import Meetings
 from .network import Network, Transfer
-from .plan import Incarnation, Plan, PlanError, SentMessage
+from .plan import Incarnation, Plan, PlanError
 from .rounds import gossip, serve, take_part
 from .scenario import Fault, Scenario
+from .sent import Sent
+from .tables import Tables
 from .uses import fill_in_last_uses, show_answers
 
 _MOST_INCARNATIONS = 255  # of a client: schedules tell them in a byte
@@ -36,12 +38,13 @@ class Simulation:
         self.clients = [Client(scenario, i) for i in range(scenario.clients)]
         for client, numbers in zip(self.clients, scenario.neighbours, strict=True):
             client.neighbours = [self.clients[j] for j in numbers]
-            if scenario.phases:
-                client.channels = [Channel(scenario, client.number, o, self.network) for o in client.neighbours]
-            client.forget(scenario.phases)
+        self.tables, self.sent = Tables(scenario.neighbours, scenario.rounds, scenario.phases), Sent()
+        for client in self.clients if scenario.phases else []:
+            client.channels = [Channel(scenario, (client, to), self.tables, self.network) for to in client.neighbours]
+        for client in self.clients if scenario.phases else []:
+            client.incoming = [other.channels[other.places[client.number]] for other in client.neighbours]
         self.compute_times = ComputeTimes(scenario)
         self.meetings = Meetings(self) if scenario.meets else None
-        self.sent: list[SentMessage] = []
         self.events: list[tuple[float, int, str, str]] = []
         self.synchronous = not scenario.meets
         self.withheld = 0
@@ -70,20 +73,20 @@ class Simulation:
         if waiting := [(client, client.wait) for client in self.clients if client.wait is not None]:
             first = 0 if self.star is None else -1  # a server holds up all others
             raise _endless(*waiting[first], self.scenario.learners)
-        schedules = tuple(client.schedule for client in self.clients)
+        schedules = self.tables.schedules()
         fill_in_last_uses(schedules)
         if self.star is not None:
-            show_answers(self.clients, self.star.opening)
+            show_answers(schedules, [client.incarnations for client in self.clients], self.star.opening)
         lasting = [fault for fault in self.scenario.faults if not fault.happens_once]
         return Plan(
             schedules=schedules,
             incarnations=tuple(tuple(client.incarnations) for client in self.clients),
-            messages=tuple(self.sent),
+            messages=self.sent.messages(self.tables.src, self.tables.dst, self.scenario.phases),
             withheld=self.withheld,
             synchronous=self.synchronous,
             events=tuple(sorted(self.events)),
             conditions=tuple((fault.seconds[0] if fault.seconds else None, fault.text) for fault in lasting),
-            asked=tuple(client.asked for client in self.clients),
+            asked=tuple(self.tables.arrays["asked"][:, :, self.tables.of(i)] for i in range(len(schedules))),
             has_server=self.star is not None,
             learns_first=self.star is not None or self.scenario.learns_first,
             meets=self.scenario.meets,
@@ -110,7 +113,7 @@ class Simulation:
             for other in client.neighbours:
                 if other.back_from_round is not None and client.round >= other.back_from_round:
                     self._come_back(other, other.back_from_round)
-            client.schedule.start[client.round - 1] = self.now
+            self.tables.start[(client.round - 1) * len(self.clients) + client.number] = self.now
             client.begun = client.round
             if self.meetings:
                 yield from self.meetings.round(client)
@@ -120,7 +123,7 @@ class Simulation:
                 yield from take_part(self, client, self.star)
             else:
                 yield from serve(self, client, self.star)
-            client.schedule.end[client.round - 1] = self.now
+            self.tables.end[(client.round - 1) * len(self.clients) + client.number] = self.now
             client.incarnations[-1].last, client.incarnations[-1].end_s = client.round, self.now
             client.round += 1
             if self.star is not None and client.round <= self.scenario.rounds:
@@ -133,37 +136,37 @@ class Simulation:
 
     def work(self, client: Client) -> _Steps:
         seconds = self.compute_times(client.number, client.round, self.now)
-        client.schedule.compute[client.round - 1] = seconds
+        self.tables.compute[(client.round - 1) * len(self.clients) + client.number] = seconds
         self.at(self.now + seconds, STEP, client, self.go_on)
         yield
 
     def send(self, client: Client, phase: int, to: Iterable[int] | None = None) -> None:
         """Gives the uplink the phase's message for all neighbours that are there, or for those in ``to``."""
-        own, round, row, now = client.schedule, client.round, client.round - 1, self.now
-        client.sent[phase] = round
-        to_life, own_copies = own.to_life[row, phase], own.copies[row, phase]
+        tables, round, now, sent = self.tables, client.round, self.now, self.sent
+        client.sent[phase], exchange = round, (round - 1) * tables.phases + phase
+        first, before = exchange * tables.edges, len(sent.edge)
         left = max(now, client.uplink_free)
-        for place in range(len(client.channels)) if to is None else client.places_of(to):
-            channel = client.channels[place]
+        for channel in client.channels if to is None else map(client.channels.__getitem__, client.places_of(to)):
             other, there = channel.to, channel.place
             if other.here:
-                theirs = other.schedule
-                to_life[place] = theirs.into_life[row, phase, there] = other.incarnations[-1].number
+                tables.to_life[first + channel.number] = other.life
             if not other.here or (carried := channel.carry(round, phase, now, left)) is None:
                 self.synchronous = False
                 self.withheld += 1
                 continue
             left, arrived, copies, transfer = carried
-            self.sent.append(SentMessage(client.number, other.number, round, phase, now, left, arrived, copies))
-            own_copies[place] = theirs.comes[row, phase, there] = copies
+            sent.add(channel.number, left, arrived, copies)
+            tables.copies[first + channel.number] = copies
             if transfer is not None:
-                self._give(transfer, channel)
+                self._give(transfer, channel, round, phase)
             elif copies:
-                theirs.delays[row, phase, there] = arrived - now
-                heappush(other.mail[phase][there].under_way, (arrived, round))
-                if other.wait is not None and arrived < other.wait.ready.get(there, -math.inf):
+                tables.delays[first + channel.back] = arrived - now
+                heappush(channel.mail[phase].under_way, (arrived, round))
+                wait = other.wait
+                if wait is not None and arrived < wait.ready[there]:
                     self._expect(other, there, round, phase, arrived)
         client.uplink_free = left
+        sent.close(exchange, now, len(sent.edge) - before)
 
     def _expect(self, client: Client, place: int, round: int, phase: int, arrived: float) -> None:
         """A client that waits learns that a message comes before what it has waited for."""
@@ -171,24 +174,26 @@ class Simulation:
         assert wait
         overtakes = wait.after_opening and round > 1 and phase == 0
         if overtakes or (phase == wait.phase and round >= wait.needed[place]):
+            wait.unknown -= wait.ready[place] == math.inf
             wait.ready[place] = arrived
-            self._plan_end(client, wait)
+            if not wait.unknown:
+                self._plan_end(client, wait)
 
-    def _give(self, transfer: Transfer, channel: Channel) -> None:
+    def _give(self, transfer: Transfer, channel: Channel, round: int, phase: int) -> None:
         """Gives the network the message that was sent last, which then tells when it arrives."""
-        number, (src, dst, round, phase, sent, left, _, copies) = len(self.sent) - 1, self.sent[-1]
-        client, place = channel.to, channel.place
-        mail = client.mail[phase][place]
+        number, sent_s, left, copies = len(self.sent.edge) - 1, self.now, self.sent.left_s[-1], self.sent.copies[-1]
+        client, place, mail = channel.to, channel.place, channel.mail[phase]
+        cell = ((round - 1) * self.tables.phases + phase) * self.tables.edges + channel.back
 
         def arrives(arrived: float) -> None:
-            self.sent[number] = SentMessage(src, dst, round, phase, sent, left, arrived, copies)
+            self.sent.arrived_s[number] = arrived
             if not copies:
                 return
-            client.schedule.delays[round - 1, phase, place] = arrived - sent
+            self.tables.delays[cell] = arrived - sent_s
             heappush(mail.under_way, (arrived, round))
             mail.coming.remove(round)
-            is_new, wait = mail is not client.mail[phase][place], client.wait  # a process that it was not sent to
-            if not is_new and wait is not None and arrived < wait.ready.get(place, -math.inf):
+            is_new, wait = mail is not channel.mail[phase], client.wait  # a process that it was not sent to
+            if not is_new and wait is not None and arrived < wait.ready[place]:
                 self._expect(client, place, round, phase, arrived)
 
         mail.coming |= {round} if copies else set()
@@ -199,46 +204,56 @@ class Simulation:
     def receive(self, client: Client, phase: int, of: Iterable[int] | None = None, *, bounded: bool = True) -> _Steps:
         """Waits for the phase's messages of all neighbours, or of those in ``of``, if ``bounded`` until the deadline,
         and uses them. Whatever time.silence says, a server's client uses no message of another round."""
-        own, round, row, scenario = client.schedule, client.round, client.round - 1, self.scenario
+        tables, round, now, scenario = self.tables, client.round, self.now, self.scenario
         after_opening = self.star is not None and round == 1 and phase == self.star.opening > 0
         places = range(len(client.neighbours)) if of is None else client.places_of(of)
-        needed, whom = needed_round(round, scenario.staleness), client.schedule.neighbours
+        needed, ready = needed_round(round, scenario.staleness), [-math.inf] * len(client.neighbours)
         if needed == round or not scenario.graph_of:
             required = dict.fromkeys(places, needed)
         else:
-            required = {place: scenario.last_round(int(whom[place]), client.number, needed) for place in places}
-        yield from self.wait(client, PendingWait(phase, after_opening, self.now, required), bounded=bounded)
+            whom = [other.number for other in client.neighbours]
+            required = {place: scenario.last_round(whom[place], client.number, needed) for place in places}
+        yield from self.wait(client, PendingWait(phase, after_opening, now, required, ready), bounded=bounded)
+        now, staleness, silence = self.now, scenario.staleness, scenario.silence
+        first = ((round - 1) * tables.phases + phase) * tables.edges + tables.first_of[client.number]
         for place in places:
-            mail = client.mail[phase][place]
-            mail.take_in(self.now)
-            has_own = round in mail.arrived
-            used = chosen_round(round, mail.freshest, has_own, scenario.staleness, scenario.silence)
-            self.synchronous &= used == round
-            own.uses[row, phase, place] = used if used == round or not client.is_answered else 0
-            client.asked[row, phase, place] = True
+            mail = client.incoming[place].mail[phase]
+            mail.take_in(now)
+            used = chosen_round(round, mail.freshest, round in mail.arrived, staleness, silence)
+            mail.is_past(round)
+            if used != round:
+                self.synchronous = False
+                used = 0 if client.is_answered else used
+            tables.uses[first + place] = used
+            tables.asked[first + place] = True
 
     def wait(self, client: Client, wait: PendingWait, *, bounded: bool = True) -> _Steps:
-        own, row, scenario, client.wait = client.schedule, client.round - 1, self.scenario, wait
-        wait.ready = {place: self._ready(client, wait, place) for place in wait.needed}
+        tables, now, scenario, client.wait = self.tables, self.now, self.scenario, wait
+        for place in wait.needed:
+            wait.ready[place] = ready = self._ready(client, wait, place)
+            wait.unknown += ready == math.inf
         if bounded and math.isfinite(scenario.deadline_s):
-            self.at(self.now + scenario.deadline_s, STEP, client, self._end_wait, wait, True)
+            self.at(now + scenario.deadline_s, STEP, client, self._end_wait, wait, True)
         self._plan_end(client, wait)
         yield
-        now, last = self.now, max(wait.ready.values(), default=self.now)
-        own.deadlines[row] += last > now
+        now, last = self.now, max(wait.ready, default=self.now)
+        cell = (client.round - 1) * len(self.clients) + client.number
+        tables.deadlines[cell] += last > now
         if now > wait.began:
-            own.idle[row] += now - wait.began
-            place = next(place for place, ready in wait.ready.items() if ready > now or ready == last)
-            own.waited_for[row] = client.neighbours[place].number
+            tables.idle[cell] += now - wait.began
+            place = next(place for place, ready in enumerate(wait.ready) if ready > now or ready == last)
+            tables.waited_for[cell] = client.neighbours[place].number
 
     # -- how long a client waits ---------------------------------------------------------------------------------------
 
     def _ready(self, client: Client, wait: PendingWait, place: int) -> float:
         """Returns when the client needs not wait for a neighbour any more, as far as is known now."""
-        ends = [(client.mail[wait.phase][place], wait.needed[place])]
+        mail = client.incoming[place].mail[wait.phase]
+        comes = mail.first_from(wait.needed[place])
+        ends = [(mail, wait.needed[place])]
         if wait.after_opening:
-            ends.append((client.mail[0][place], 2))
-        comes = min(mail.first_from(round) for mail, round in ends)
+            ends.append((client.incoming[place].mail[0], 2))
+            comes = min(comes, ends[1][0].first_from(2))
         if comes < math.inf:
             return max(self.now, comes)
         if any(mail.coming and max(mail.coming) >= round for mail, round in ends):
@@ -248,13 +263,20 @@ class Simulation:
             return math.inf
         if other.here:
             sends = client.round >= other.incarnations[-1].first and client.round != other.listens_in
-            sends = sends and not (self.star is None and client.has_missed(wait.phase, place))
+            sends = sends and not (self.star is None and self._has_missed(client, wait.phase, place))
             return math.inf if sends and other.round <= self.scenario.rounds else self.now
         return max([self.now, *(each.end_s + self.scenario.notice_s for each in other.incarnations[-1:])])
 
+    def _has_missed(self, client: Client, phase: int, place: int) -> bool:
+        """Whether a neighbour sent its message of the client's round before the client was there."""
+        if client.neighbours[place].sent[phase] < client.round:
+            return False
+        exchange = (client.round - 1) * self.tables.phases + phase
+        return self.tables.to_life[exchange * self.tables.edges + client.incoming[place].number] != client.life
+
     def _plan_end(self, client: Client, wait: PendingWait) -> None:
         """Sets down when the wait ends, once all it waits for is known."""
-        if (end := max([wait.began, *wait.ready.values()])) != wait.end:
+        if (end := math.inf if wait.unknown else max([wait.began, *wait.ready])) != wait.end:
             wait.end = end
             if end < math.inf:
                 self.at(end, STEP, client, self._end_wait, wait, False)
@@ -262,8 +284,9 @@ class Simulation:
     def _look_again(self, _: Client, channel: Channel) -> None:
         """The client at the far end of the channel hears that the one at this end has gone or finished."""
         client, wait = channel.to, channel.to.wait
-        if wait is not None and wait.ready.get(channel.place, -math.inf) > self.now:
-            wait.ready[channel.place] = self._ready(client, wait, channel.place)
+        if wait is not None and wait.ready[channel.place] > self.now:
+            before, wait.ready[channel.place] = wait.ready[channel.place], self._ready(client, wait, channel.place)
+            wait.unknown += (wait.ready[channel.place] == math.inf) - (before == math.inf)
             self._plan_end(client, wait)
 
     def _end_wait(self, client: Client, wait: PendingWait, deadline: bool) -> None:
@@ -299,7 +322,7 @@ class Simulation:
         back in one round, it takes part in the first round of neighbours that have just come back, too."""
         if client.is_away(self.now):
             client.back_from_round = None
-            if (back_s := client.trace.available.next_time(1.0, self.now)) < math.inf:
+            if client.trace and (back_s := client.trace.available.next_time(1.0, self.now)) < math.inf:
                 self.at(back_s, FIRST, client, self._come_back, None)
             return
         others, earlier = [other for other in client.neighbours if other.here], client.incarnations
@@ -320,12 +343,13 @@ class Simulation:
         self.events.append((self.now, client.number, "restart" if earlier else "join", detail))
         if len(earlier) == _MOST_INCARNATIONS:
             raise PlanError(f"client {client.number} would come more than {_MOST_INCARNATIONS} times; use fewer rounds")
-        earlier.append(Incarnation(len(earlier) + 1, round, self.now, last=round - 1, state_round=state))
+        client.life = len(earlier) + 1
+        earlier.append(Incarnation(client.life, round, self.now, last=round - 1, state_round=state))
         self._begin(client)
 
 
 def _endless(client: Client, wait: PendingWait, learners: int) -> PlanError:
-    silent = ", ".join(str(client.neighbours[place].number) for place, t in wait.ready.items() if t == math.inf)
+    silent = ", ".join(str(client.neighbours[place].number) for place, t in enumerate(wait.ready) if t == math.inf)
     who = f"client {client.number}" if client.number < learners else "the server"
     return PlanError(
         f"{who} would wait for ever in round {client.round} for a message of client {silent}; set time.deadline_s, "

@@ -43,15 +43,14 @@ class Stretches(NamedTuple):
 
 def stretches_of(plan: Plan) -> list[Stretches]:
     # When local work ends, by client and round, where an exchange follows the work: the last message tells.
-    work_ends: list[dict[int, float]] = [{} for _ in plan.schedules]
-    for message in plan.messages:
-        if plan.learns_first or message.phase:
-            work_ends[message.src][message.round] = message.sent_s
+    messages, work_ends = plan.messages.columns, np.full((len(plan.schedules), len(plan.schedules[0].start)), np.inf)
+    tells = slice(None) if plan.learns_first else messages["phase"] > 0
+    work_ends[messages["src"][tells], messages["round"][tells] - 1] = messages["sent_s"][tells]
     found = []
     for schedule, incarnations, ends in zip(plan.schedules, plan.incarnations, work_ends, strict=True):
         there = ~np.isnan(schedule.end)
         start, end, seconds = schedule.start[there], schedule.end[there], np.nan_to_num(schedule.compute[there])
-        done = np.minimum([ends.get(int(row) + 1, np.inf) for row in np.flatnonzero(there)], end)
+        done = np.minimum(ends[there], end)
         begun = np.maximum(start, done - seconds)
         if plan.meets:  # it works until its own meetings begin, whatever rounds come to an end meanwhile
             works = ~np.isnan(schedule.compute[there])
@@ -121,7 +120,7 @@ def _times(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _messages(plan: Plan) -> Iterator[tuple[str, str]]:
-    copies = np.array([message.copies for message in plan.messages])
+    copies = plan.messages.columns["copies"]
     # Neither lost nor ever used: a fresher one came before, or nobody was there to use it.
     unused = sum(int(((schedule.copies > 0) & (schedule.needed == 0)).sum()) for schedule in plan.schedules)
     parts = {"lost": int((copies == 0).sum()), "never used": unused, "sent twice": int((copies > 1).sum())}

@@ -10,8 +10,9 @@ import numpy as np
 
 from sheafgossip.launcher.planner.draws import ComputeTimes, latencies, strikes
 from sheafgossip.launcher.planner.network import AFTER, Network, Transfer
-from sheafgossip.launcher.planner.plan import Incarnation, SentMessage
+from sheafgossip.launcher.planner.plan import Incarnation
 from sheafgossip.launcher.planner.scenario import Fault, Links, Scenario
+from sheafgossip.launcher.planner.sent import SentMessage
 from sheafgossip.launcher.planner.traces import ClientTrace, PiecewiseConstant
 from sheafgossip.topology.graph import Graph
 from sheafgossip.transport.schedule import chosen_round, needed_round
