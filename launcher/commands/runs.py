@@ -23,7 +23,7 @@ from ..config.files import load
 from ..config.sections import SCENARIO_TABLES, ConfigError, RunConfig
 from ..planner.timeline import draw as draw_timeline, figures, lines_of
 from ..prepare.assignments import Site
-from ..prepare.preparation import once_for_alike, prepare_run
+from ..prepare.preparation import once_for_alike, work_out
 from ..prepare.prepared import Prepared, need_of
 from ..processes.engine import open_engine
 from ..run.display import Banner, Display
@@ -192,7 +192,7 @@ def plan(file: Path, overrides: Words, picture: Path | None, lines: int) -> None
         raise ConfigError(f"nothing to plan: without one of {SCENARIO_TABLES} a run takes as long as it takes")
     several = len(configs) > 1
     names = [f"-{name}" for name in names_of(configs)] if several and picture else [""] * len(configs)
-    with ExitStack() as stack:
+    with Display(), ExitStack() as stack:
         engine = cache(lambda: stack.enter_context(open_engine()))  # takes a second or two, only to time a step
         calibrate = once_for_alike(lambda assignment, steps: engine().time_a_step(assignment, steps))
         for config, name in zip(configs, names, strict=True):
@@ -204,7 +204,7 @@ def plan(file: Path, overrides: Words, picture: Path | None, lines: int) -> None
 def prepared_for_a_plan(config: RunConfig, calibrate: Callable) -> tuple[Prepared, str]:
     """Prepares the run in a folder that goes again. Returns what memory it needs, too, in a line for the user."""
     with tempfile.TemporaryDirectory(prefix="sheafgossip-plan-") as folder:
-        prepared = prepare_run(config, Path(folder), Site(Path(folder), "ipc:///nowhere"), calibrate)
+        prepared = work_out(config, Path(folder), Site(Path(folder), "ipc:///nowhere"), calibrate)
         return prepared, need_of(prepared).text
 
 

@@ -1,6 +1,7 @@
 """A plan: everything that will happen in a run, in virtual seconds, and how much of it is also that of a longer run."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -67,7 +68,7 @@ class Plan:
 
         return "\n".join(f"{name:<36}{value}".rstrip() for name, value in figures(self))
 
-    @property
+    @cached_property
     def end_s(self) -> float:
         """When the last process ends, in virtual seconds."""
         return max((each.end_s for incarnations in self.incarnations for each in incarnations), default=0.0)

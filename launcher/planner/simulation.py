@@ -6,6 +6,7 @@ late is the rule of ``transport/schedule.py``. Events at the same moment come in
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -22,13 +23,21 @@ from .sent import Sent
 from .tables import Tables
 from .uses import fill_in_last_uses, show_answers
 
+_TOLD_EVERY = 1000  # rounds, of all clients together
 _MOST_INCARNATIONS = 255  # of a client: schedules tell them in a byte
 _Steps = Iterator[None]
 
 
+# Is told now and then which share of the rounds is planned: 0 first, 1 in the end.
+watcher: ContextVar[Callable[[float], None]] = ContextVar("watcher", default=lambda _: None)
+
+
 def simulate(scenario: Scenario) -> Plan:
     """Returns the plan of a scenario. Raises PlanError when some client would wait for ever."""
-    return Simulation(scenario).play()
+    watcher.get()(0.0)
+    plan = Simulation(scenario).play()
+    watcher.get()(1.0)
+    return plan
 
 
 class Simulation:
@@ -49,6 +58,7 @@ class Simulation:
         self.synchronous = not scenario.meets
         self.withheld = 0
         self.now = 0.0
+        self._tell, self._done, self._rounds_in_all = watcher.get(), 0, scenario.rounds * scenario.clients
         self._heap: list[tuple[float, int, int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = count()
 
@@ -126,6 +136,9 @@ class Simulation:
             self.tables.end[(client.round - 1) * len(self.clients) + client.number] = self.now
             client.incarnations[-1].last, client.incarnations[-1].end_s = client.round, self.now
             client.round += 1
+            self._done += 1
+            if not self._done % _TOLD_EVERY:
+                self._tell(self._done / self._rounds_in_all)
             if self.star is not None and client.round <= self.scenario.rounds:
                 self.at(self.now, STEP, client, self.go_on)
                 yield  # a client may have nothing to do for many rounds

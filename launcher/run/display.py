@@ -13,7 +13,7 @@ from typing import Any
 
 from ...metrics.events import Event
 from ...metrics.store import RunFolderError
-from ...metrics.text import Plain, new_console, plain
+from ...metrics.text import Plain, duration, new_console, plain
 from ...metrics.watch.screen import Place, draw, line
 from ...metrics.watch.snapshot import Follower, Snapshot
 from ...node.settings import Training
@@ -21,11 +21,13 @@ from ..config.data import DataSection
 from ..config.sections import without_effect
 from ..data.pool import some
 from ..data.shards import DataSummary
+from ..planner.simulation import watcher
 from ..prepare.prepared import Prepared
 from .folder import relative
 
 _EVERY_S = {"picture": 0.4, "lines": 10.0, "silent": math.inf}
 _SOME_S, _MORE_S, _ALL_S = 0.01, 0.1, 60.0
+_QUICK_S = 2.0
 
 
 class Display(AbstractContextManager["Display"]):
@@ -44,6 +46,23 @@ class Display(AbstractContextManager["Display"]):
         self._behind = False
         self._news = ""
         self._told: set[Event] = set()
+        self._began = 0.0  # of the plan
+
+    def __enter__(self) -> "Display":
+        self._watched = watcher.set(self.plans)
+        return self
+
+    def plans(self, share: float) -> None:
+        """Which share of a run's plan there is: told in a terminal, if that takes more than two seconds."""
+        now = time.monotonic()
+        if share == 0:
+            self._began = now
+        elif share == 1:
+            self._clear()
+        elif self._style == "picture" and now >= max(self._due, self._began + _QUICK_S):
+            self._due = now + _EVERY_S[self._style]
+            left = duration((now - self._began) * (1 / share - 1))
+            self._picture().update(Plain(f"planning: {share:.0%} of the rounds, about {left} left"), refresh=True)
 
     def follow(self, folder: Path, place: Place = Place(), *, anew: bool = False) -> None:
         """From here on it shows the run in ``folder``, the one at ``place``; ``anew`` as in Follower."""
@@ -92,17 +111,21 @@ class Display(AbstractContextManager["Display"]):
         self._clear()
 
     def __exit__(self, *_: object) -> None:
+        watcher.reset(self._watched)
         self._clear()
 
     def _draw(self, snapshot: Snapshot) -> None:
+        width, height = self._picture().console.size
+        self._picture().update(Plain(draw(snapshot, self._place, width, height, self._news)), refresh=True)
+
+    def _picture(self) -> Any:
         from rich.live import Live
 
         if self._live is None:
             as_is: Any = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
             self._live = Live(console=new_console(stderr=True), transient=True, **as_is)
             self._live.start()
-        width, height = self._live.console.size
-        self._live.update(Plain(draw(snapshot, self._place, width, height, self._news)), refresh=True)
+        return self._live
 
     def _clear(self) -> None:
         if self._live is not None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
+from sheafgossip.launcher.planner import simulation
 from sheafgossip.launcher.planner.plan import PlanError
 from sheafgossip.launcher.planner.scenario import Fault, Links
 from sheafgossip.launcher.planner.simulation import simulate
@@ -98,3 +99,12 @@ def test_a_client_that_comes_back_only_listens_at_first():
     assert plan.schedules[0].uses[:, 0, 0].tolist() == [1, 2, 0, 0, 5, 6, 7]
     assert plan.schedules[2].uses[:, 0, 0].tolist() == [1, 2, 0, 0, 0, 6, 7]
     assert plan.schedules[2].end.tolist() == list(range(1, 8))  # nobody waits for it
+
+
+def test_a_watcher_is_told_how_much_is_planned(monkeypatch):
+    monkeypatch.setattr(simulation, "_TOLD_EVERY", 5)
+    told = []
+    watching = simulation.watcher.set(told.append)
+    simulate(small())
+    simulation.watcher.reset(watching)
+    assert told == [0, 0.25, 0.5, 0.75, 1, 1]
