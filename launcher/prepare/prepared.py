@@ -122,7 +122,7 @@ def need_of(prepared: Prepared, *, one_process: bool = False) -> Need:
     memory = _OF_THE_RUN + sum(memory_of(assignment, prepared.plan) for assignment in prepared.assignments)
     samples = [client.train_samples for client in prepared.data.clients] + [0]  # a server has none
     work_s = sum(map(_work_of, prepared.assignments, samples))
-    links = [len(assignment.neighbours) for assignment in prepared.assignments]
+    links = [_connections(assignment, prepared.plan) for assignment in prepared.assignments]
     files = sum(links) + _FILES_OF_A_CLIENT * len(links) if one_process else max(len(links), *links)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Need(memory, work_s / cores, files + _FILES_BESIDE, prepared.config.clients)
@@ -138,6 +138,14 @@ def _work_of(assignment: Assignment, samples: int) -> float:
     return _OF_A_START_S + assignment.run.rounds * round_s + opening_s
 
 
+def _connections(assignment: Assignment, plan: Plan | None) -> int:
+    """Returns with how many neighbours a client is connected in the course of a run, as far as that is known."""
+    if plan is None or not assignment.run.opens_late:
+        return len(assignment.neighbours)
+    schedule = plan.schedules[assignment.node]
+    return int(((schedule.copies > 0) | (schedule.comes > 0)).any(axis=(0, 1)).sum())
+
+
 def _met_in_a_round(assignment: Assignment) -> int:
     """Returns with how many neighbours a client exchanges in one round, at most."""
     if algorithm_of(assignment).traits.meets:
@@ -147,7 +155,7 @@ def _met_in_a_round(assignment: Assignment) -> int:
 
 
 def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
-    architecture, links = assignment.architecture, len(assignment.neighbours)
+    architecture, links = assignment.architecture, _connections(assignment, plan)
     algorithm = algorithm_of(assignment)
     incoming = min(links, 2 * _met_in_a_round(assignment)) * assignment.run.largest_vector  # some are a round ahead
     cost = returned(algorithm, "cost", algorithm.cost(assignment), Cost)

@@ -18,7 +18,7 @@ import pytest
 
 from sheafgossip.launcher import ONE_THREAD
 from sheafgossip.launcher.config.sections import ConfigError, PlacementSection, validate
-from sheafgossip.launcher.prepare import prepared
+from sheafgossip.launcher.prepare import assignments, prepared
 from sheafgossip.launcher.prepare.assignments import Host, Site, chosen_hosts, place
 from sheafgossip.launcher.prepare.preparation import draw_graphs, prepare_run, train_encoder, work_out
 from sheafgossip.launcher.prepare.prepared import Need, allowances, check_resources, need_of
@@ -76,6 +76,15 @@ def test_many_connections_of_which_few_are_needed_in_a_round_are_opened_late(tmp
     config = validate({"clients": 80, "rounds": 4, "data": {"samples": 400}} | keys)
     prepared = work_out(config, tmp_path, Site(sockets=tmp_path, records="ipc:///nowhere"))
     assert {assignment.run.opens_late for assignment in prepared.assignments} == {late}
+
+
+def test_connections_that_the_plan_does_not_need_are_not_counted(tmp_path, monkeypatch):
+    settings = MEETS | {"compute": STEP, "clients": 80, "rounds": 4, "data": {"samples": 400}}
+    late = need(tmp_path / "late", **settings)
+    monkeypatch.setattr(assignments, "CONSTANTS", replace(assignments.CONSTANTS, opened_at_start=100))
+    from_the_start = need(tmp_path / "start", **settings)
+    met = 2 * 4  # a round lasts until the next meeting, which may be that of another
+    assert from_the_start.memory - late.memory > 80 * (79 - met) * prepared.OF_A_LINK
 
 
 def test_a_run_that_needs_more_memory_than_is_free_is_refused_in_one_line():
