@@ -26,6 +26,7 @@ _MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enume
 _SOON_S, _LOOK_EVERY_S = CONSTANTS.soon_s, CONSTANTS.look_every_s
 _GLANCE_S = 0.2
 _WORTH_A_FRAME = 1 << 16  # bytes
+_MOST_LAST_WORDS = 1 << 16  # messages, also illegal ones
 _yield = getattr(os, "sched_yield", lambda: None)
 
 
@@ -80,6 +81,7 @@ class Endpoint:
         self._sought: dict[int, Place] = {}  # to whom a connection was opened, or who was asked to open one
         self._open_theirs: Set[int] = frozenset()  # who need not be asked
         self._waiting: list[Message] = []  # that came while this client was still linking up
+        self._last_words: list[Message] = []  # that came over a connection that has been closed since
         self._look_due = 0.0
         self._router = self.connections.router
         self._poller, self._aside = zmq.Poller(), zmq.Poller()  # the one for all, the other for all but messages
@@ -172,12 +174,22 @@ class Endpoint:
             return
         if self.node < place.node:
             if before is not None:
+                self._take_last_words()
                 with contextlib.suppress(zmq.ZMQError):
                     self._router.disconnect(before.address)
             self._link(place)
         elif asks:
             self._sought[place.node] = place
             self.control.send(Call(place.node))
+
+    def _take_last_words(self) -> None:
+        """Reads all that has come so far: what has not been read is lost with its connection."""
+        with contextlib.suppress(zmq.Again):
+            for _ in range(_MOST_LAST_WORDS):
+                try:
+                    self._last_words.append(self._take(_AT_ONCE))
+                except Rejected as rejected:
+                    self.reject(rejected)
 
     def _find(self, place: Place, *, opens: bool) -> None:
         """A neighbour is there (again), perhaps at a new address."""
@@ -238,6 +250,8 @@ class Endpoint:
         """At first it blocks on the socket alone, which is the quickest way to a message that is about to come; but not
         where it may be ``linking`` up with keys: neighbours wait to be authenticated then. Before it blocks it lets
         others run: where many clients share few processors, what this one waits for has mostly come by then."""
+        if self._last_words:
+            return self._last_words.pop(0)
         start = time.monotonic()
         if start >= self._look_due and self._wait_for_any(0):
             return None  # the caller may not want to wait so long any more

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sheafgossip.transport.channel import Channel
-from sheafgossip.transport.control import Call, ControlClosed, NeighbourCalls, NeighbourGone, Place, Stop
+from sheafgossip.transport.control import Call, ControlClosed, NeighbourCalls, NeighbourCame, NeighbourGone, Place, Stop
 from sheafgossip.transport.endpoint import NeighbourTimeout, Stopped
 
 VECTOR = np.arange(10, dtype=np.float32)
@@ -162,3 +162,14 @@ def test_a_neighbour_that_is_gone_is_counted_and_not_weighed_and_the_others_are_
     assert set(sent) == {1}
     assert client.endpoint.rejected["neighbour is gone, message not sent"] == 1
     assert stays.receive().src == 2
+
+
+def test_what_a_neighbour_sent_before_its_end_is_read_also_after_it_has_come_back(network):
+    client, before = network.linked(2, [(0, 1)])
+    before.send(0, np.full(3, 7, np.float32), round=2)
+    assert client.endpoint.connections.router.poll(100_000)
+    after = network.client(1)
+    client.launcher.send(NeighbourCame(Place(1, after.address, 2, ""), first_round=4))
+    client.endpoint.wait_for_launcher()
+    message = client.receive()
+    assert (message.round, message.incarnation, message.tensors[0].tolist()) == (2, 1, [7, 7, 7])
