@@ -109,11 +109,15 @@ class Graph:
 class GraphSequence:
     """Who sends to whom in each round of a run: along the edges, or arcs, of the round's graph. There is one graph; or
     several in turn, each for ``rounds_each`` rounds, after the last the first; or, with a ``seed``, one of them drawn
-    for each round. All are directed, or none is."""
+    for each round. All have the same clients, and are directed, or none is. Raises TopologyError."""
 
     graphs: tuple[Graph, ...]
     rounds_each: int = 1
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if len({(graph.clients, graph.directed) for graph in self.graphs}) != 1 or self.rounds_each < 1:
+            raise TopologyError("a sequence of graphs: needs one or more, of the same clients, all directed or none")
 
     @property
     def changes(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .channel import Channels, Tensors
-from .clock import EVALUATION, Key, Use, Waited, silence_of
+from .clock import CONFIRMATION, EVALUATION, Key, Use, Waited, silence_of
 from .clock_planned import Rules, ScheduledClock
 from .endpoint import Endpoint
 from .environment import CONSTANTS
@@ -78,7 +78,7 @@ class WallClock(ScheduledClock):
         """What was sent last goes to a neighbour that has just come, too: both could wait for each other for ever."""
         for (other, phase), (round, tensors) in self._sent_last.items():
             if other == node:
-                self.endpoint.send([node], round, phase, tensors)
+                self.endpoint.send([node], round, phase, tensors, "" if tensors else CONFIRMATION)
                 self._flows[node].sent += 1
         if node in self._shown_last:
             self.endpoint.send([node], *self._shown_last[node], EVALUATION)

@@ -16,7 +16,7 @@ import zmq
 from ...metrics.config_file import require_plain_file
 from ...node import own_code
 from ...node.algorithms import ALGORITHMS, Algorithm, link
-from ...node.algorithms.base import Setup
+from ...node.algorithms.base import Setup, pattern_of
 from ...node.algorithms.flt import FLT, Autoencoder, EncoderError
 from ...node.assignment import Assignment, Neighbour
 from ...node.model.own_metrics import check_metric
@@ -157,7 +157,7 @@ def draw_graphs(config: RunConfig) -> GraphSequence:
         return graphs
 
     if config.algorithm.traits.server == "none":
-        return config.algorithm.pattern(Setup(config.clients, config.rounds, config.seed, topology))
+        return pattern_of(config.algorithm, Setup(config.clients, config.rounds, config.seed, topology))
     return GraphSequence((Graph.of(config.clients + 1, [(i, config.clients) for i in range(config.clients)]),))
 
 

@@ -293,3 +293,14 @@ def facts_of(algorithm: Algorithm, run: RunFacts) -> Facts:
     """Raises SettingsError where its settings do not fit the run."""
     algorithm.check(run)
     return returned(algorithm, "facts", algorithm.facts(run), Facts)
+
+
+def pattern_of(algorithm: Algorithm, run: Setup) -> GraphSequence:
+    """Raises SettingsError where it is none of the run's clients, or they meet by time and it is not one graph."""
+    graphs = returned(algorithm, "pattern", algorithm.pattern(run), GraphSequence)
+    key, clients = f"{type(algorithm).__name__}.pattern", graphs.graphs[0].clients
+    if clients != run.clients:
+        raise SettingsError(key, f"returned graphs of {clients} clients; the run has {run.clients}")
+    if algorithm.traits.meets and (graphs.changes or graphs.directed):
+        raise SettingsError(key, "clients that meet by time have one undirected graph for all rounds")
+    return graphs

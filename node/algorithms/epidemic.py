@@ -28,7 +28,10 @@ class Epidemic(Algorithm):
 
     def pattern(self, run: Setup) -> GraphSequence:
         if self.k >= run.clients:
-            raise SettingsError("algorithm.k", f"is {self.k}; allowed are 1 to {run.clients - 1}, all other clients")
+            allowed = (
+                f"allowed are 1 to {run.clients - 1}, all other clients" if run.clients > 1 else "there is one client"
+            )
+            raise SettingsError("algorithm.k", f"is {self.k}; {allowed}")
         if self.sampling == "oracle" and self.k * run.clients % 2:
             raise SettingsError("algorithm.k", f"is {self.k}; with an odd number of clients it must be even")
         return GraphSequence(tuple(self._graph(run, round) for round in range(1, run.rounds + 1)))

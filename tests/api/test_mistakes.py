@@ -65,6 +65,19 @@ MISTAKES = {  # {what: (text of the file, lines of the configuration, what is sa
     "mutable default": (f"{FROZEN}x: list = []", NAMED, r"mutable default <class 'list'> for field x .*line 16"),
     "no facts": (f"{FROZEN}def facts(self, run): return 5", NAMED, r"Own.facts: returned int; .*sheafgossip.Facts\("),
     "no cost": (f"{FROZEN}def cost(self, own): return 5", NAMED, r"Own.cost: returned int; .*sheafgossip.Cost\("),
+    "no pattern": (f"{FROZEN}def pattern(self, run): return 5", NAMED, r"Own.pattern: returned int; .*GraphSequence\("),
+    "others' pattern": (
+        f"{FROZEN}def pattern(self, run): return sg.GraphSequence((sg.Graph.of(99, []),))",
+        NAMED,
+        "Own.pattern: returned graphs of 99 clients; the run has",
+    ),
+    "an empty pattern": (f"{FROZEN}def pattern(self, run): return sg.GraphSequence(())", NAMED, "needs one or more"),
+    "meetings one way": (
+        f"{FROZEN}traits = sg.Traits(meets=True)\n    "
+        "def pattern(self, run): return sg.GraphSequence((sg.Graph.of(run.clients, [(0, 1)], directed=True),))",
+        f"{NAMED}\ntime.clock = 'virtual'",
+        "clients that meet by time have one undirected graph",
+    ),
     "relative import": ("from .other import x", NAMED, r"ImportError: attempted relative import .*\(mine.py, line 16"),
     "leaves": ("raise SystemExit('no')", NAMED, r"SystemExit: no \(mine.py, line 16"),
     "runs itself": (f"{FROZEN}pass\nsg.run({{'clients': 2}}, algorithm=Own())", NAMED, "makes runs of itself while"),

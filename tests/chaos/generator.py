@@ -33,9 +33,9 @@ CONSTANTS: dict[str, tuple[float, ...]] = {
 """Values beside the product's own. See transport/environment.py."""
 
 _STRICT = ("d2", "gradient-tracking", "push-sum", "fused")  # every message, in its own round
-_PUNCTUAL = ("rotating", "selective-sheaf", "ditto")  # messages may be missing, but not late
+_PUNCTUAL = ("rotating", "selective-sheaf", "seeking", "ditto", "ad-psgd")  # messages may be missing, but not late
 _WITH_SERVER = ("fedavg", "ditto", "pfedme", "per-fedavg")
-_ON_MAPS = ("sheaf-fmtl", "fixed", "fused", "rotating", "selective-sheaf")
+_ON_MAPS = ("sheaf-fmtl", "fixed", "fused", "rotating", "selective-sheaf", "seeking")
 _SHEAF: Tree = {"name": "sheaf-fmtl", "gamma": 0.1, "start_scale": 0.1, "lam": 0.05, "eta": 0.02}
 _ALGORITHMS: dict[str, Tree] = {
     "dfedu": {"name": "dfedu", "lam": 0.02},
@@ -44,8 +44,11 @@ _ALGORITHMS: dict[str, Tree] = {
     "fused": _SHEAF | {"exchange": "fused"},
     "rotating": {"name": "sheaf-fmtl", "gamma": 0.2, "start": "shared", "eta": 0.0, "lam": 0.05, "rotate_every": 3},
     "selective-sheaf": {"name": "selective-sheaf", "gamma": 0.2},
+    "seeking": {"name": "selective-sheaf", "gamma": 0.2, "seek": True, "probe_every": 2},
 }
-_NAMES = ("d-psgd", *_ALGORITHMS, *_WITH_SERVER, "d2", "gradient-tracking", "push-sum", "local")
+_ON_CHANGING = ("d-psgd", "gradient-tracking", "push-sum", "local")
+_OWN_PATTERN = ("pairwise", "epidemic", "ad-psgd")
+_NAMES = ("d-psgd", *_ALGORITHMS, *_WITH_SERVER, *_OWN_PATTERN, *_ON_CHANGING, "d2", "gradient-tracking", "push-sum")
 _OFTEN = (*("d-psgd", "dfedu", "sheaf-fmtl", "fixed") * 3, "fedavg")  # those that tolerate most
 _LARGE, _HUGE = 50_000, 500_000  # numbers
 
@@ -121,7 +124,7 @@ def simpler_case(seed: int, is_wrong: Callable[[Case], bool], seconds: float = 3
 
 def _case(choose: Choices) -> Case:
     kind = choose(*_OFTEN, *_NAMES)
-    clock = choose("virtual", "virtual", "virtual", "wall")
+    clock = choose("virtual", "virtual", "virtual", *["wall"] * (kind != "ad-psgd"))
     model, synthetic, numbers = _model(choose, on_maps=kind in _ON_MAPS)
     clients = choose.between(2, 4 if numbers > _LARGE else 8)
     most = 5 if numbers > _HUGE else 8 if numbers > _LARGE else 40
@@ -131,7 +134,7 @@ def _case(choose: Choices) -> Case:
         "seed": choose.between(0, 1000),
         "clients": clients,
         "rounds": rounds,
-        "topology": {} if kind in _WITH_SERVER else _topology(choose, clients),
+        "topology": {} if kind in (*_WITH_SERVER, "epidemic") else _topology(choose, clients, kind),
         "data": {"dataset": "synthetic", "synthetic": synthetic},
         "model": model,
         "training": {"work": work, "alpha": 0.01}
@@ -148,7 +151,11 @@ def _case(choose: Choices) -> Case:
         config["checkpoints"]["save_maps"] = choose.one_in(3)
     if kind in _WITH_SERVER:
         config["algorithm"]["fraction"] = choose(1.0, 0.6, 0.3)
-    if kind in ("d-psgd", "d2", "gradient-tracking"):
+    if kind == "epidemic":
+        config["algorithm"] |= {"sampling": choose("oracle", "local"), "k": 2 if clients > 2 else 1}
+    if kind == "pairwise":
+        config["algorithm"]["order"] = choose("random", "cyclic")
+    if kind in ("d-psgd", "d2", "gradient-tracking") and not config["topology"].get("directed"):
         config["topology"]["weights"] = choose("metropolis-hastings", "max-degree")
     killed = choose("nothing", "everything", "launcher", *() if kind in _STRICT else ("clients",), "everything")
     moments = tuple(choose(*(n / 20 for n in range(4, 21))) for _ in range(choose(1, 2))) if killed != "nothing" else ()
@@ -181,7 +188,11 @@ def _shared_links(choose: Choices, clients: int, per_step: float) -> Tree:
     return links
 
 
-def _topology(choose: Choices, clients: int) -> Tree:
+def _topology(choose: Choices, clients: int, kind: str) -> Tree:
+    if kind in _ON_CHANGING and choose.one_in(2):
+        random: Tree = {"kind": "erdos-renyi", "p": 0.6, "redraw_every": choose(1, 2, 5)}
+        kinds = [random, {"kind": "one-peer-exponential"}, {"kind": "exponential"}, {"kind": "ring", "directed": True}]
+        return choose(*kinds, *[random | {"directed": True}] * (kind in ("push-sum", "local")))
     kinds: list[Tree] = [{"kind": "complete"}, {"kind": "star"}, {"kind": "erdos-renyi", "p": 0.6}]
     kinds.append({"kind": "barabasi-albert", "m": 1})
     if clients > 2:

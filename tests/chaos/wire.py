@@ -45,7 +45,7 @@ def vectors(config: dict[str, Any]) -> list[tuple[int, int]]:
             return [(d + 1, 0)]
         case "selective-sheaf":
             norms = {"whole": 1, "head": 2}[algorithm["blocks"]]
-            return [(shared + norms, norms)]
+            return [(shared + norms, norms), *[(2, 2)] * algorithm["seek"]]
         case "sheaf-fmtl":
             fused = [(shared + 1, 1)] if algorithm["exchange"] == "fused" else [(shared, 0)] * 2
             return fused if algorithm["eta"] else [(shared, 0)]
@@ -86,6 +86,8 @@ def _tensors(codec: str, itemsize: int, length: int, exact: int, config: dict[st
     if codec == "none":
         return [(itemsize, length)]
     rounded = length - exact
+    if not rounded:
+        return [(itemsize, exact)]
     if codec == "top-k":
         kept = min(rounded, max(1, math.ceil(config["transport"]["keep"] * rounded - 1e-9)))
         tensors = [(4, kept), (itemsize, kept)]

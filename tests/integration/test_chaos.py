@@ -8,7 +8,7 @@ from chaos.records import differences
 from chaos.trial import trial
 
 
-@pytest.mark.parametrize("seed", [121, 65, 243])
+@pytest.mark.parametrize("seed", [798, 945, 588])
 def test_a_random_run_ends_and_leaves_on_record_what_its_plan_says(seed):
     """A client is killed while the others go on; the launcher is killed twice; a run is repeated."""
     verdict = trial(case_of(seed))

@@ -215,8 +215,12 @@ def test_links_that_make_no_simple_graph_are_refused(links, complaint):
 
 
 def test_everyone_who_ever_talks_is_in_the_union():
-    graphs = GraphSequence((Graph(4, ((0, 1),)), Graph(4, ((1, 0), (3, 2)), directed=True), Graph(4, ((1, 3),))))
+    arcs = [((0, 1),), ((1, 0), (3, 2)), ((1, 3),)]
+    graphs = GraphSequence(tuple(Graph(4, each, directed=True) for each in arcs))
     assert graphs.union == Graph(4, ((0, 1), (1, 3), (2, 3)))
+    for mixed in ((), (Graph(4, ()), Graph(3, ())), (Graph(4, ()), Graph(4, (), directed=True))):
+        with pytest.raises(TopologyError, match="needs one or more"):
+            GraphSequence(mixed)
 
 
 def test_importing_topology_loads_no_heavy_library():
