@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence, Set
 from functools import cache, lru_cache, partial
 from operator import add
 from typing import Any, NamedTuple
@@ -174,22 +174,13 @@ class Endpoint:
             return
         if self.node < place.node:
             if before is not None:
-                self._take_last_words()
+                self._last_words += _all_there(self._take, self.reject)  # else it is lost with its connection
                 with contextlib.suppress(zmq.ZMQError):
                     self._router.disconnect(before.address)
             self._link(place)
         elif asks:
             self._sought[place.node] = place
             self.control.send(Call(place.node))
-
-    def _take_last_words(self) -> None:
-        """Reads all that has come so far: what has not been read is lost with its connection."""
-        with contextlib.suppress(zmq.Again):
-            for _ in range(_MOST_LAST_WORDS):
-                try:
-                    self._last_words.append(self._take(_AT_ONCE))
-                except Rejected as rejected:
-                    self.reject(rejected)
 
     def _find(self, place: Place, *, opens: bool) -> None:
         """A neighbour is there (again), perhaps at a new address."""
@@ -325,6 +316,16 @@ class Endpoint:
             elif isinstance(message, NeighbourCame):
                 self._find(message.place, opens=not self._opens_late)
         return True
+
+
+def _all_there(take: Callable[[int], Message], reject: Callable[[Rejected], None]) -> Iterator[Message]:
+    """Takes all that has come so far."""
+    with contextlib.suppress(zmq.Again):
+        for _ in range(_MOST_LAST_WORDS):
+            try:
+                yield take(_AT_ONCE)
+            except Rejected as rejected:
+                reject(rejected)
 
 
 @lru_cache(maxsize=1024)
