@@ -158,6 +158,9 @@ class Process:
     def welcome(self, message: Message) -> bool:
         return self.presence.welcome(message.src, message.incarnation)
 
+    def seek(self, node: int, incarnation: int = 1) -> bool:
+        return self.presence.linked.get(node, 0) >= incarnation
+
     def reject(self, rejected: Exception) -> None:
         raise AssertionError(f"client {self.node} has rejected a message: {rejected}")
 
