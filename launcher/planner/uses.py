@@ -39,6 +39,8 @@ def show_answers(schedules: Sequence[Schedule], incarnations: Sequence[Sequence[
         shows[has_answer] = 0
         for row, phase in np.argwhere(server.uses[:, :, i] > np.arange(1, len(shows) + 1)[:, None]).tolist():
             shows[row : server.uses[row, phase, i] - 1] = 0  # a later upload does not wait for this round's answer
+        sent_to = np.maximum.accumulate(server.to_life[:, :, i].max(axis=1, initial=0))
+        shows[sent_to > shows] = 0  # the answer goes to a later one, which comes only when this one has ended
         own.shows[:, 0] = shows
     for own in schedules:
         own.shown_at[:] = server.end

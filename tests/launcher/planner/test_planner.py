@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from sheafgossip.launcher.planner import simulation
 from sheafgossip.launcher.planner.plan import PlanError
-from sheafgossip.launcher.planner.scenario import Fault, Links
+from sheafgossip.launcher.planner.scenario import Fault, Links, Star
 from sheafgossip.launcher.planner.simulation import simulate
 
 from .naive import Naive
@@ -108,3 +108,15 @@ def test_a_watcher_is_told_how_much_is_planned(monkeypatch):
     simulate(small())
     simulation.watcher.reset(watching)
     assert told == [0, 0.25, 0.5, 0.75, 1, 1]
+
+
+def test_a_server_shows_an_answer_to_nobody_whose_next_process_it_has_sent_to_before():
+    """Client 0 runs ahead, leaves before round 7 at 2 s and is back when the server is in round 3: from round 5 on the
+    server sends to its second process, so the first cannot wait for what it would be shown of rounds 5 and 6."""
+    leave = Fault("leave", clients=(0,), at_round=7, restart_after_s=0.5)
+    late = small_star(2, silence="skip", deadline_s=1.0, step_s=0.0, faults=(leave,), link=Links(latency_s=100.0))
+    taking_part = (frozenset({1}),) * 4 + (frozenset({0, 1}),) * 3
+    plan = simulate(dataclasses.replace(late, star=Star(taking_part, taking_part)))
+    assert [(each.first, each.last) for each in plan.incarnations[0]] == [(1, 6), (7, 7)]
+    assert plan.schedules[2].to_life[:, 0, 0].tolist() == [0, 0, 0, 0, 2, 2, 2]
+    assert plan.schedules[2].shows[:6, 0].tolist() == [1, 1, 1, 1, 0, 0]
