@@ -189,7 +189,7 @@ def secrets_by_process(run: Run) -> dict[int, set[bytes]]:
     for process in family:
         process.suspend()
     try:
-        clients = [each for each in family if "forkserver" in each.cmdline()[2] and each.ppid() != os.getpid()]
+        clients = [each for each in family if "forkserver" in " ".join(each.cmdline()) and each.ppid() != os.getpid()]
         memories = {process.pid: memory_of(process.pid) for process in family if process not in clients[2:]}
     finally:
         for process in family:
