@@ -10,6 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-asynchronous \
 	bench-codecs bench-collaboration bench-digits \
 	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-own bench-placement \
+	bench-planner \
 	bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
 	bench-selective-others bench-stragglers docs pictures sizing clean
 
@@ -107,6 +108,9 @@ bench-scale: setup  ## Measure start-up and memory of up to 3,000 clients, which
 
 bench-placement: setup  ## Compare what placements send between hosts (1 minute).
 	$(BIN)/python benchmarks/placement.py
+
+bench-planner: setup  ## Measure what planning takes; OLD=OTHER/.venv/bin/python beside (5 minutes).
+	$(BIN)/python benchmarks/planner.py $(if $(OLD),--old $(OLD))
 
 sizing: setup  ## Estimate what runs of up to a million clients would take (1 minute).
 	$(BIN)/python benchmarks/sizing.py

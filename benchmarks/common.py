@@ -33,6 +33,7 @@ PARTS = {
     "ring": "A small run from start to end",
     "own": "The same with the model as a module of the user's",
     "exchange": "Exchange rounds a second against bare pyzmq",
+    "planner": "Planning",
     "soak": "A very long run",
 }
 
