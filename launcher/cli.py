@@ -111,6 +111,27 @@ def sweep(
     where it was: finished runs are kept."""
 
 
+@_command("shrink")
+def shrink(
+    file: ConfigFile,
+    until: Annotated[
+        str,
+        typer.Option(
+            metavar="CONDITION", help='"accuracy < 0.7", or any figure of a sweep; or diverged, failed, refused.'
+        ),
+    ],
+    runs: Annotated[int, typer.Option(min=1, help="How many runs at most.")] = 200,
+    jobs: Annotated[int, typer.Option(min=1, help="How many runs go on at once.")] = 1,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the steps and smallest.toml.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Find the smallest configuration that still fails.
+
+    Faults, conditions, rounds, clients and samples are left out as long as the condition holds. The same command with
+    the same --out goes on where it was."""
+
+
 @_command("runs")
 def plan(
     file: ConfigFile,

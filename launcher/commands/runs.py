@@ -33,7 +33,7 @@ from ..run.run import Outcome
 from ..studies import reproduction
 from ..studies.folders import begun_folder, names_of, new_folder, planned_in
 from ..studies.runner import Finished, Means, Observer, resume as take_up, run_each
-from ..studies.sweep import Ended, Plan as Sweep, alone_in, parse_grids, plan as plan_sweep, prepare, run_in_jobs
+from ..studies.sweep import Ended, Jobs, Plan as Sweep, alone_in, parse_grids, plan as plan_sweep, prepare
 from .results import show_comparison
 
 Words = Sequence[str] | None
@@ -262,7 +262,8 @@ def sweep_over(
                 say("\n".join(Banner().lines(first)), err=True)
             before = f", {total - len(missing)} finished before" if len(missing) < total else ""
             say(f"{total} runs{before}", err=True)
-        ended = run_in_jobs(missing, jobs, claim.descriptor, (lambda _: None) if quiet else told)
+        with Jobs(jobs, claim.descriptor) as at_work:
+            ended = at_work.make(missing, (lambda _: None) if quiet else told)
         folders = [run.folder for run in plan.runs]
         finished = Comparison(summarize_all([folder for folder in folders if is_finished(folder)]), plan.keys)
         write_groups(root / "sweep.csv", finished)

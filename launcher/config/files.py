@@ -51,6 +51,14 @@ def load(
     return configs
 
 
+def tables_of(source: Path, overrides: Overrides = ()) -> dict[str, Any]:
+    """Returns the tables of the one run that a file describes, with all that it starts from. Raises ConfigError."""
+    (config,) = load(source, overrides)
+    tree = _merge(read(source), _overrides(overrides))
+    tree.pop("reproduction", None)
+    return tree | {"clients": config.clients, "rounds": config.rounds}
+
+
 def _runs(tree: dict[str, Any], variants: Sequence[dict[str, Any]], setting: Mapping[str, Any]) -> list[RunConfig]:
     configs, last, told = [], _tree(setting, "--grid"), [f"{key} = {value}" for key, value in setting.items()]
     for number, variant in enumerate(variants or [{}], 1):

@@ -292,7 +292,7 @@ def _scenario(
         downlink=config.links.downlink or math.inf,
         **_unlike_clients(config.links, count),
         groups=config.links.groups,
-        faults=_faults(config, graph),
+        faults=faults_of(config, graph),
         checkpoint_every=config.checkpoints.every,
         star=star,
     )
@@ -328,7 +328,7 @@ def _unlike_clients(section: Links, clients: int) -> dict[str, dict[int, float]]
     }
 
 
-def _faults(config: RunConfig, graph: Graph) -> tuple[Fault, ...]:
+def faults_of(config: RunConfig, graph: Graph) -> tuple[Fault, ...]:
     """Returns those that are written down, then those that chaos draws."""
     joining: set[int] = set()
     for number, fault in enumerate(config.faults):

@@ -13,7 +13,7 @@ import time
 import tomllib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -193,43 +193,52 @@ def prepare(runs: Sequence[PlannedRun]) -> list[Prepared]:
     return prepared
 
 
-def run_in_jobs(runs: Sequence[PlannedRun], size: int, lock: int, done: Callable[[Ended], None]) -> list[Ended]:
-    """Makes all of them in up to ``size`` jobs, whether others fail or not; after Ctrl-C it returns those that had
-    ended and those that were going on. ``done`` is told of each as it ends, ``lock`` as for a job."""
-    waiting, ended = deque(runs), list[Ended]()
-    idle: list[_Job] = []
-    busy: dict[_Job, tuple[PlannedRun, float]] = {}
+class Jobs(AbstractContextManager["Jobs"]):
+    """Up to ``size`` of them, which begin when they are needed and end with this; ``lock`` as for a job."""
 
-    def end(job: _Job, outcome: Outcome) -> None:
-        run, since = busy.pop(job)
-        if job.fileno() >= 0:  # it is there
-            idle.append(job)
-        ended.append(Ended(run, outcome, time.monotonic() - since))
+    def __init__(self, size: int, lock: int) -> None:
+        self._size, self._lock = size, lock
+        self._idle: list[_Job] = []
 
-    interrupts.handle()
-    try:
-        while waiting or busy:
-            while waiting and len(busy) < size:
-                job = idle.pop() if idle else _Job(lock)
-                busy[job] = waiting[0], time.monotonic()
-                with suppress(ControlClosed):  # listening to it will tell
-                    job.send(TakeUp(str(waiting.popleft().folder)))
-            for job in select.select(list(busy), [], [])[0]:
-                for outcome in job.outcomes():
-                    end(job, outcome)
-                    done(ended[-1])
-    except KeyboardInterrupt:
-        with interrupts.deferred():  # once is enough
+    def make(self, runs: Sequence[PlannedRun], done: Callable[[Ended], None]) -> list[Ended]:
+        """Makes all of them, whether others fail or not; after Ctrl-C it returns those that had ended and those that
+        were going on. ``done`` is told of each as it ends."""
+        waiting, ended = deque(runs), list[Ended]()
+        busy: dict[_Job, tuple[PlannedRun, float]] = {}
+
+        def end(job: _Job, outcome: Outcome) -> None:
+            run, since = busy.pop(job)
+            if job.fileno() >= 0:  # it is there
+                self._idle.append(job)
+            ended.append(Ended(run, outcome, time.monotonic() - since))
+
+        interrupts.handle()
+        try:
+            while waiting or busy:
+                while waiting and len(busy) < self._size:
+                    job = self._idle.pop() if self._idle else _Job(self._lock)
+                    busy[job] = waiting[0], time.monotonic()
+                    with suppress(ControlClosed):  # listening to it will tell
+                        job.send(TakeUp(str(waiting.popleft().folder)))
+                for job in select.select(list(busy), [], [])[0]:
+                    for outcome in job.outcomes():
+                        end(job, outcome)
+                        done(ended[-1])
+        except KeyboardInterrupt:
+            with interrupts.deferred():  # once is enough
+                for job in busy:
+                    job.process.terminate()
+                for job in list(busy):
+                    end(job, job.last_outcome() or Outcome("interrupt"))
+        finally:
             for job in busy:
                 job.process.terminate()
-            for job in list(busy):
-                end(job, job.last_outcome() or Outcome("interrupt"))
-    finally:
-        for job in busy:
-            job.process.terminate()
-        for job in [*idle, *busy]:
+                job.end()
+        return ended
+
+    def __exit__(self, *_: object) -> None:
+        for job in self._idle:
             job.end()
-    return ended
 
 
 class TakeUp(ControlMessage):

@@ -56,7 +56,7 @@ def no_processes(monkeypatch, tmp_path, folder):
     monkeypatch.chdir(folder)
     for module in ("studies.runner", "commands.runs"):
         monkeypatch.setattr(f"sheafgossip.launcher.{module}.open_engine", lambda *_: NoProcesses(tmp_path))
-    for begun in ("studies.runner.Run", "commands.runs.run_in_jobs"):
+    for begun in ("studies.runner.Run", "studies.sweep.Jobs.make"):
         monkeypatch.setattr(f"sheafgossip.launcher.{begun}", lambda *_, **__: pytest.fail("a run was begun"))
 
 

@@ -1,0 +1,206 @@
+"""``sheafgossip shrink``: candidates are run as those of a sweep, each verdict is kept, and the smallest shown."""
+
+import csv
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tomli_w
+
+from ...metrics.config_file import read_text
+from ...metrics.figures import AVERAGED, averaged_of
+from ...metrics.store import RunFolderError
+from ...metrics.summary import RunSummary, summarize
+from ...metrics.text import TEST_METRICS, new_table, say, show
+from ...node import own_code
+from ...topology.errors import UserError
+from ..config.files import tables_of
+from ..config.sections import ConfigError, RunConfig, validate
+from ..run.earlier import PlannedRun, clear, has_diverged
+from ..run.folder import relative
+from ..studies.folders import new_folder, raised_as, require_empty
+from ..studies.shrink import Candidate, Search, Verdict
+from ..studies.simpler import tidy
+from ..studies.sweep import Ended, Jobs, alone_in, prepare
+
+_WORDS = ("diverged", "failed", "refused")
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
+}  # fmt: skip
+_STEPS, _SMALLEST = "steps.csv", "smallest.toml"
+_COLUMNS = ("candidate", "fails", "seconds", "said", "tried")
+_DONE, _INTERRUPTED = 0, 130
+Words = Sequence[str] | None
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A figure of a finished run held against a number, or one of the words."""
+
+    text: str
+    figure: str = ""
+    sign: str = "<"
+    number: float = math.nan
+
+    @classmethod
+    def of(cls, text: str, config: RunConfig) -> "Condition":
+        """Raises ConfigError."""
+        if (word := text.strip()) in _WORDS:
+            return cls(word)
+        found = re.fullmatch(r"\s*(.+?)\s*(<=|>=|==|<|>)\s*(\S+)\s*", text)
+        number = math.nan
+        if found:
+            with suppress(ValueError):
+                number = float(found[3])
+        if not found or math.isnan(number):
+            raise ConfigError(f"--until {text}: write FIGURE < NUMBER (or <=, >, >=, ==), or {', '.join(_WORDS)}")
+        names = [*TEST_METRICS, *AVERAGED, *(f"metric.{each.name}" for each in config.evaluation.metrics)]
+        if found[1] not in names:
+            raise ConfigError(f"--until {text}: there is no figure {found[1]}; allowed: {', '.join(names)}")
+        return cls(f"{found[1]} {found[2]} {number:g}", found[1], found[2], number)
+
+    def judge(self, ended: Ended) -> Verdict:
+        folder = ended.run.folder
+        said, holds = "; ".join(ended.outcome.causes[:1]), ended.outcome.status == "failure"
+        with suppress(RunFolderError):
+            run = summarize(folder)
+            if self.figure:
+                value = self._value(run) if run.status == "finished" else None
+                holds = value is not None and _COMPARE[self.sign](value, self.number)
+                said = said or f"{self.figure} {'not known' if value is None else f'{value:.6g}'}"
+            elif self.text == "diverged":
+                grown = run.divergence is not None and run.divergence.kind == "diverged"
+                holds, said = grown or has_diverged(folder), said or f"{run.divergence or run.status}"
+            said = said or run.status
+        return Verdict(holds and self.text != "refused", " ".join(said.split())[:300], round(ended.seconds, 2))
+
+    def _value(self, run: RunSummary) -> float | None:
+        if self.figure in TEST_METRICS:
+            return run.final.mean if run.final and run.metric == self.figure else None
+        figure = averaged_of([run]).get(self.figure)
+        return figure.of(run) if figure else None
+
+
+class _Judge:
+    """Runs candidates in folders that go again, and keeps what was said of them in steps.csv."""
+
+    def __init__(self, condition: Condition, root: Path, jobs: Jobs, *, quiet: bool):
+        self._condition, self._root, self._jobs, self._quiet = condition, root, jobs, quiet
+        self.cause = ""  # of the first failure, or refusal: with another cause it would be another one
+
+    def __call__(self, candidates: Sequence[Candidate]) -> list[Verdict]:
+        """Raises KeyboardInterrupt."""
+        found, ready = dict[str, Verdict](), dict[Path, tuple[Candidate, PlannedRun]]()
+        for each in candidates:
+            folder = self._root / each.key
+            try:
+                run = PlannedRun(validate(each.tree), folder)
+                prepare([run])
+                ready[folder] = each, run
+            except UserError as error:
+                said = f"{error}".removeprefix(f"{folder.name}: ")
+                found[each.key] = self._keep(each, Verdict(self._condition.text == "refused", f"refused: {said}"))
+
+        def done(ended: Ended) -> None:
+            candidate, _ = ready[ended.run.folder]
+            found[candidate.key] = self._keep(candidate, self._condition.judge(ended))
+            clear(ended.run.folder)
+
+        self._jobs.make([run for _, run in ready.values()], done)
+        if len(found) < len(candidates):
+            raise KeyboardInterrupt
+        return [found[each.key] for each in candidates]
+
+    def _keep(self, candidate: Candidate, verdict: Verdict) -> Verdict:
+        if self._condition.text in ("failed", "refused") and self.cause:
+            verdict = replace(verdict, fails=verdict.fails and _cause(verdict.said) == _cause(self.cause))
+        path = self._root / _STEPS
+        new = not path.exists()
+        with path.open("a", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows([_COLUMNS] * new + [_row(candidate, verdict)])
+        if not self._quiet:
+            say(f"{'fails' if verdict.fails else 'does not'}: {candidate.tried} ({verdict.said})", err=True)
+        return verdict
+
+
+def _cause(said: str) -> str:
+    return re.sub(r"\d+", "#", said)
+
+
+def shrink(file: Path, until: str, runs: int, jobs: int, overrides: Words, out: Path | None, quiet: bool) -> int:
+    tree = tidy(tables_of(file, overrides or ()))
+    config = validate(tree)
+    if config.times_a_step:
+        raise ConfigError("compute.step_s is not set: all candidates must count time alike")
+    condition = Condition.of(until, config)
+    codes = sorted(own_code.digests(config.uses).values())
+    start = Candidate(f"as it is, until {' '.join([condition.text, *codes])}", tree)
+    with ExitStack() as stack:
+        called = file.with_name(f"{file.stem}-shrunk")
+        root = stack.enter_context(new_folder(None, called)) if out is None else out.resolve()
+        claim = stack.enter_context(alone_in(root))
+        known = _known(root, start)
+        for folder in root.iterdir():  # of a search that was killed
+            if re.fullmatch("[0-9a-f]{12}", folder.name):
+                clear(folder)
+        judge = _Judge(condition, root, stack.enter_context(Jobs(jobs, claim.descriptor)), quiet=quiet)
+
+        def improved(best: Candidate) -> None:
+            (root / _SMALLEST).write_text(f"# {condition.text}\n{tomli_w.dumps(best.tree)}", encoding="utf-8")
+
+        search = Search(start, judge, runs, jobs, known, improved)
+        try:
+            first = search.begin()
+            if not first.fails:
+                (root / _STEPS).unlink()
+                raise ConfigError(f"{file}: there is nothing to shrink, {condition.text} is not so: {first.said}")
+            judge.cause = first.said
+            improved(start)
+            whole = search()
+        except KeyboardInterrupt:
+            say(f"interrupted: the same command with --out {relative(root)} goes on where it was", err=True)
+            return _INTERRUPTED
+        _tell(search, root, whole=whole)
+    return _DONE
+
+
+def _tell(search: Search, root: Path, *, whole: bool) -> None:
+    table = new_table()
+    for name in ("step", "left out or tried", "which came to"):
+        table.add_column(name)
+    for number, (candidate, verdict) in enumerate(search.taken.values()):
+        if candidate.key in search.kept:
+            table.add_row(f"{number}", candidate.tried, verdict.said)
+    show(table)
+    tree, count = search.best.tree, len(search.taken)
+    sizes = f"{tree['clients']} clients, {tree['rounds']} rounds, {len(tree.get('faults', []))} faults"
+    show(f"{sizes} are left after {count} steps and {search.runs} runs, which {relative(root / _STEPS)} lists")
+    show("nothing that was tried can be left out" if whole else "a larger --runs may leave less")
+    show(f"sheafgossip run {relative(root / _SMALLEST)}")
+
+
+def _row(candidate: Candidate, verdict: Verdict) -> list[str]:
+    seconds = "" if verdict.seconds is None else f"{verdict.seconds:g}"
+    return [candidate.key, "yes" if verdict.fails else "no", seconds, verdict.said, candidate.tried]
+
+
+def _known(root: Path, start: Candidate) -> dict[str, Verdict]:
+    """Returns what steps.csv tells by a candidate's key; a line that was being written goes. Raises ConfigError."""
+    path = root / _STEPS
+    if not path.exists():
+        require_empty(root)
+        return {}
+    with raised_as(f"--out {root}: {_STEPS} cannot be read"):
+        text, found = read_text(path), dict[str, Verdict]()
+        text = text[: text.rfind("\n") + 1]
+        path.write_text(text, encoding="utf-8", newline="")
+    rows = list(csv.reader(text.splitlines()))[1:]
+    if rows and [rows[0][0], rows[0][-1]] != [start.key, start.tried]:
+        raise ConfigError(f"--out {root}: holds the steps of another search; choose another name")
+    for key, fails, seconds, said, _ in rows:
+        found[key] = Verdict(fails == "yes", said, float(seconds) if seconds else None)
+    return found
