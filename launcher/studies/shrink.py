@@ -5,6 +5,7 @@ may fail by themselves: where faults or conditions are needed, they stay needed.
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
 from typing import TypeVar
@@ -45,7 +46,7 @@ class Candidate:
     tried: str  # what is simpler, in words
     tree: Tree
 
-    @property
+    @cached_property
     def key(self) -> str:
         return sha256(json.dumps(self.tree, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
@@ -97,10 +98,11 @@ class Search:
     def first(self, options: Iterable[tuple[str, Tree]], *, as_needed: bool = False) -> int | None:
         """Returns the number of the first that still fails, which is the best from then on; ``as_needed``: one that
         does not fail without its faults and conditions."""
-        trees = [(tried, tidy(tree)) for tried, tree in options]
-        candidates = [Candidate(tried, tree) for tried, tree in trees]
-        without = [Candidate(f"{tried}, without faults and conditions", tidy(bare(tree))) for tried, tree in trees]
-        queue = [each for pair in zip(candidates, without, strict=True) for each in pair[: 1 + as_needed]]
+        candidates, queue = [Candidate(tried, tidy(tree)) for tried, tree in options], list[Candidate]()
+        for each in candidates:
+            queue.append(each)
+            if as_needed:
+                queue.append(Candidate(f"{each.tried}, without faults and conditions", tidy(bare(each.tree))))
         for number, candidate in enumerate(candidates):
             ahead = queue[number * (1 + as_needed) :]
             if candidate.key == self.best.key or not self._verdict(ahead).fails:
