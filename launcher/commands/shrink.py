@@ -137,8 +137,8 @@ def shrink(file: Path, until: str, runs: int, jobs: int, overrides: Words, out: 
     if config.times_a_step:
         raise ConfigError("compute.step_s is not set: all candidates must count time alike")
     condition = Condition.of(until, config)
-    codes = sorted(own_code.digests(config.uses).values())
-    start = Candidate(f"as it is, until {' '.join([condition.text, *codes])}", tree)
+    code = "".join(f" (code {digest[:8]})" for digest in own_code.digests(config.uses).values())
+    start = Candidate(f"as it is, until {condition.text}{code}", tree)
     with ExitStack() as stack:
         called = file.with_name(f"{file.stem}-shrunk")
         root = stack.enter_context(new_folder(None, called)) if out is None else out.resolve()
@@ -177,8 +177,8 @@ def _tell(search: Search, root: Path, *, whole: bool) -> None:
             table.add_row(f"{number}", candidate.tried, verdict.said)
     show(table)
     tree, count = search.best.tree, len(search.taken)
-    sizes = f"{tree['clients']} clients, {tree['rounds']} rounds, {len(tree.get('faults', []))} faults"
-    show(f"{sizes} are left after {count} steps and {search.runs} runs, which {relative(root / _STEPS)} lists")
+    sizes = f"clients {tree['clients']}, rounds {tree['rounds']}, faults {len(tree.get('faults', []))}"
+    show(f"{sizes}, after {count} candidates, of which {search.runs} ran: {relative(root / _STEPS)}")
     show("nothing that was tried can be left out" if whole else "a larger --runs may leave less")
     show(f"sheafgossip run {relative(root / _SMALLEST)}")
 

@@ -53,7 +53,9 @@ def load(
 
 def tables_of(source: Path, overrides: Overrides = ()) -> dict[str, Any]:
     """Returns the tables of the one run that a file describes, with all that it starts from. Raises ConfigError."""
-    (config,) = load(source, overrides)
+    config, *others = load(source, overrides)
+    if others:
+        raise ConfigError(f"{source}: its [[compare]] tables describe {1 + len(others)} runs; one is needed here")
     tree = _merge(read(source), _overrides(overrides))
     tree.pop("reproduction", None)
     return tree | {"clients": config.clients, "rounds": config.rounds}
