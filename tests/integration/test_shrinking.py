@@ -63,10 +63,10 @@ def test_a_bug_is_shrunk_to_one_fault_also_if_the_search_was_killed_on_its_way(t
     (tmp_path / "twice.py").write_text(TWICE)
     (tmp_path / "twice.toml").write_text(CONFIG)
     out = tmp_path / "out"
-    words = ["shrink", tmp_path / "twice.toml", "--until", "diverged", "--jobs", 2, "--out", out]
+    words = ["shrink", tmp_path / "twice.toml", "--until", "diverged", "--jobs", 2, "--runs", 16, "--out", out]
     going = begin(*words, folder=out)
     steps = out / "steps.csv"
-    going.until(lambda: steps.exists() and steps.read_text().count("\n") > 4)
+    going.until(lambda: steps.exists() and steps.read_text().count("\n") > 3)
     going.kill_everything()
     before = steps.read_text().splitlines()
     said = command(*words).stdout
@@ -78,10 +78,9 @@ def test_a_bug_is_shrunk_to_one_fault_also_if_the_search_was_killed_on_its_way(t
     (fault,) = smallest["faults"]
     assert (fault["kind"], len(fault["clients"])) == ("crash", 1)
     assert "restart_after" in fault
-    assert smallest["clients"] <= 2
-    assert smallest["rounds"] < 20
     assert "chaos" not in smallest
     assert "deadline_s" not in smallest["time"]
+    assert "of which 16 ran" in said
     assert f"sheafgossip run {out / 'smallest.toml'}" in said
     assert sorted(path.name for path in out.iterdir()) == ["smallest.toml", "steps.csv"]
     assert "diverged" in command("run", out / "smallest.toml", "--out", tmp_path / "again", "--quiet").stdout
