@@ -157,6 +157,21 @@ def resume(
     """Take up an interrupted run after its last complete checkpoint."""
 
 
+@_command("replay")
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that has ended, however.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the replay; by default runs/RUN-replay.")] = None,
+    own_code: Annotated[bool, typer.Option("--own-code", help="Execute the files of yours that the run uses.")] = False,
+    quiet: Quiet = False,
+    plain: Plain = False,
+    engine: Engines = "local",
+    address: Address = None,
+) -> None:
+    """Make a run again with the messages that it used, and tell whether it is the same to the bit.
+
+    Of a run on the wall clock that holds, too, with all that came late, was lost or died."""
+
+
 @_command("runs")
 def watch(folder: RunOrRuns, plain: Plain = False) -> None:
     """Look at a run that goes on in another terminal, until it ends.

@@ -76,6 +76,7 @@ class AssignedIncarnation:
     ending: Literal["finish", "crash", "leave"] = "finish"
     absent_until: int = 0  # after a crash or leave: the last round without this client
     saves: bool = False  # whether it writes its state when it leaves
+    breaks_off: bool = False  # whether it crashes in the round after its last, having sent what others have of that
     state_round: int | None = None  # whose state it goes on from
     resumed_at: int = 0  # the round after which an interrupted run was taken up again
     bounded: bool = False  # whether messages under way are counted, so that a fast client never floods a slow one
@@ -143,6 +144,11 @@ class Assignment:
     @property
     def log(self) -> Path:
         return self.run.folder / "log" / f"{name_of(self.node)}.log"
+
+    @property
+    def used(self) -> Path:
+        """What it has used, on the wall clock."""
+        return self.log.with_suffix(".used")
 
     def state(self, round: int) -> Path:
         return self.checkpoint_of(self.node, round)[0]

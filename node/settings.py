@@ -3,6 +3,7 @@
 import ipaddress
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
@@ -299,6 +300,8 @@ class Time(Section):
     """virtual: seconds from a client's end until its neighbours know of it and wait no more."""
     deaths: Literal["fail", "continue"] = "fail"
     """What the run does when a client dies that should not: end with an error, or go on without it."""
+    replay: Annotated[Path | None, Needs("clock", "virtual")] = None
+    """virtual: file with what a run on the wall clock has used, which `sheafgossip replay` writes; it happens again."""
 
     def __post_init__(self) -> None:
         if self.silence != "wait" and self.deadline_s is None and self.staleness != "inf":

@@ -9,6 +9,7 @@ import numpy as np
 
 from .channel import Channels, Tensors
 from .clock import CONFIRMATION, NO_VECTOR, OUT_OF_TURN, Clock, Key, Use, Waited
+from .connections import Presence
 from .endpoint import Endpoint, Message, names_of
 from .environment import CONSTANTS
 from .schedule import Flow, Schedule, limit, tell_every
@@ -17,16 +18,21 @@ from .wire import Rejected
 
 @dataclass(frozen=True)
 class Rules:
-    """What is done about messages that are late or missing. Those after ``checkpoint_every`` are the wall clock's."""
+    """What is done about messages that are late or missing. Those after ``breaks_off_in`` are the wall clock's."""
 
     silence: str = "skip"  # what takes the place of a vector that does not come: "stale", the last one, else none
     bounded: bool = True  # whether messages are confirmed, and so many at most are under way
     checkpoint_every: int = 0  # rounds
+    breaks_off_in: int = 0  # the round in which the plan has this process killed, or 0
     staleness: float = 0.0  # rounds that a message may be behind
     last_heard: Callable[[int, int], int] = lambda node, round: round  # the last round, up to this, that it sends in
     deadline_s: float = math.inf
     is_server: bool = False
     listens_in: int = 0  # the first round of a server's client that comes back or late, in which it only listens; or 0
+
+
+class BrokenOff(Exception):
+    """The client has sent all that it had sent when it was killed."""
 
 
 class ScheduledClock(Clock):
@@ -116,13 +122,18 @@ class PlannedClock(ScheduledClock):
         self._latest: dict[tuple[int, int], tuple[int, np.ndarray]] = {}  # (neighbour, phase): round, vector last used
         self._came = dict.fromkeys(self.neighbours, 0)  # messages, used or not
         self._shown_in = 0  # the last round in which this client was shown the server's answer
+        self._again: dict[tuple[int, int, int], Tensors] = {}  # as _stored: for who comes, or comes back
 
     def clear_to_send(self, node: int, phase: int, tensors: Tensors) -> int:
         if self._rules.checkpoint_every:
             sent = self.channels.sent(node, self.round, phase, tensors) if tensors else NO_VECTOR
             self.store(node, self.round, phase, sent)
-        plan = self.schedule
-        return self._clear(node, self._planned(plan.to_life, node, phase), self._planned(plan.copies, node, phase))
+        plan, there, again = self.schedule, self._presence.linked, self._planned(self.schedule.again, node, phase)
+        life, copies = self._planned(plan.to_life, node, phase), self._planned(plan.copies, node, phase)
+        cleared = self._clear(node, life, copies)
+        if there.get(node, 0) < again:
+            self._again[node, phase, self.round] = tuple(tensor.copy() for tensor in tensors)
+        return cleared + (self._make_room(node, 1) if life < there.get(node, 0) <= again else 0)
 
     def _clear(self, node: int, incarnation: int, copies: int) -> int:
         """Waits until so many messages may leave for that incarnation of the neighbour; 0 if it dies before."""
@@ -134,23 +145,32 @@ class PlannedClock(ScheduledClock):
         )
         return copies if not self._is_gone(node) and self._make_room(node, copies) else 0
 
+    def _greeted(self, node: int) -> None:
+        life = self._presence.linked[node]
+        for key in [key for key in self._again if key[0] == node]:
+            _, phase, round = key
+            self.endpoint.send([node], round, phase, self._again[key])
+            self._flows[node].sent += 1
+            if life >= self._planned(self.schedule.again, node, phase, round):
+                del self._again[key]
+
     def left_out(self) -> bool:
         return bool(np.isnan(self.schedule.compute[self.round - 1]))
 
     def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
-        taken, uses = self.taken, self.schedule.uses
+        taken, uses, needed = self.taken, self.schedule.uses, self.schedule.needed[self.round - 1]
+        if self.round == self._rules.breaks_off_in and not any(
+            needed[n:, self._place[j]].any() for j, n in self.sent.items()
+        ):
+            raise BrokenOff
         keys = [(node, self._planned(uses, node, taken[node]), taken[node]) for node in nodes]
         for key in keys:
             if key[1]:
-                self._wait_for_one(key)
+                self._wait_for({key}, _last_words(self._presence, key[0]))
         for node in nodes:
             taken[node] += 1
         used = {key[0]: self._use(key) for key in keys}
         return {node: vector for node, vector in used.items() if vector is not None}
-
-    def _wait_for_one(self, key: Key) -> None:
-        """Until the message is there; a neighbour that has died may have sent it just before."""
-        self._wait_for({key}, lambda: self._presence.died.get(key[0], math.inf) + CONSTANTS.last_words_s)
 
     def _use(self, key: Key) -> np.ndarray | None:
         """The vector, or what takes its place; it is thrown away unless the plan has a further use for it."""
@@ -186,18 +206,22 @@ class PlannedClock(ScheduledClock):
             self._taken_out(node)  # a fresher one is used instead, or it has come twice
 
     def drain(self, incarnation: int, since: int) -> None:
-        """Waits for every message that the plan sends to this incarnation from rounds after ``since``, used or not."""
+        """Waits for every message that the plan sends to this incarnation from rounds after ``since``, used or not, and
+        for those who come to get one of this client's."""
         comes, into = self.schedule.comes[since:], self.schedule.into_life[since:]
         expected = (comes * (into == incarnation)).sum(axis=(0, 1))
         self._until(
-            lambda: all(self._came[j] >= expected[place] or self._is_gone(j) for j, place in self._place.items()),
+            lambda: (
+                all(self._came[j] >= expected[place] or self._is_gone(j) for j, place in self._place.items())
+                and all(self._is_gone(node) for node, _, _ in self._again)
+            ),
             lambda: f"client {names_of(self.neighbours)} sent too few messages before this client's end",
         )
 
     def restore(self, node: int, round: int, phase: int, vector: np.ndarray, incarnation: int) -> None:
         """A neighbour's message from before the run was interrupted; it is not under way any more."""
         into = self._planned(self.schedule.into_life, node, phase, round)
-        if into == incarnation and self._is_needed(node, round, phase):
+        if into <= incarnation and self._is_needed(node, round, phase):
             self._inbox[node, round, phase] = vector
             self._restored.add((node, round, phase))
 
@@ -217,7 +241,7 @@ class PlannedClock(ScheduledClock):
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
         key = node, self.round, phase
         if self._shows(node, self.round):
-            self._wait_for_one(key)
+            self._wait_for({key}, _last_words(self._presence, node))
         if (vector := self._inbox.pop(key, None)) is not None:
             self._taken_out(node)
             self._shown_in = self.round
@@ -234,7 +258,8 @@ class PlannedClock(ScheduledClock):
         return Waited(float(plan.idle[row]), None if whom < 0 else whom, end)
 
     def memory_bytes(self) -> int:
-        return super().memory_bytes() + sum(vector.nbytes for vector in self._stored.values())
+        held = [*self._stored.values(), *(tensor for tensors in self._again.values() for tensor in tensors)]
+        return super().memory_bytes() + sum(array.nbytes for array in held)
 
     def store(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
         """Stores an own message for checkpoints to come, if the neighbour will use it after one of them."""
@@ -254,3 +279,8 @@ class PlannedClock(ScheduledClock):
         """The checkpoint of this round is written: what no later one needs can go."""
         needed, following = self.schedule.needed, round + self._rules.checkpoint_every
         self._stored = {key: vector for key, vector in self._stored.items() if following < self._planned(needed, *key)}
+
+
+def _last_words(presence: Presence, node: int) -> Callable[[], float]:
+    """Returns what tells when nothing more comes: a neighbour that has died may have sent it just before."""
+    return lambda: presence.died.get(node, math.inf) + CONSTANTS.last_words_s

@@ -13,6 +13,7 @@ from .clock_planned import Rules, ScheduledClock
 from .endpoint import Endpoint
 from .environment import CONSTANTS
 from .schedule import Schedule, can_be_used, chosen_round, needed_round
+from .use_log import DEADLINE, LEFT_OUT, UseLog
 
 _LAST_WORDS_S = CONSTANTS.last_words_wall_s
 DEADLINES = "deadlines"  # in a checkpoint: how many waits of this incarnation a deadline has ended
@@ -45,7 +46,10 @@ class Arrivals:
 
 class WallClock(ScheduledClock):
     """A message counts as arrived when its link's delay has passed since it came in; what is lost is not sent. What a
-    client waits for, at most until the deadline, and what it uses then are the rule of schedule.py."""
+    client waits for, at most until the deadline, and what it uses then are the rule of schedule.py. Both are noted in
+    the ``log``."""
+
+    log: UseLog | None = None
 
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout, schedule, rules)
@@ -107,7 +111,10 @@ class WallClock(ScheduledClock):
         """The first round of a client that comes back, or late; and rounds that the server has closed already."""
         self._let_arrive()
         latest = max((arrivals.freshest for arrivals in self._arrivals.values()), default=0)
-        return self.round == self._rules.listens_in or latest >= self.round > 1
+        is_left_out = self.round == self._rules.listens_in or latest >= self.round > 1
+        if is_left_out and self.log:
+            self.log.write([(self.round, LEFT_OUT, 0, 0)])
+        return is_left_out
 
     def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
         began = time.monotonic()
@@ -126,6 +133,9 @@ class WallClock(ScheduledClock):
         self.deadlines_passed += bool(waiting)
         self._idle_s += time.monotonic() - began
         vectors = {node: self._choose(node, phase) for node, phase in phases.items()}
+        if self.log and phases:
+            rows = [(self.round, phase, node, used or 0) for phase, node, used in self._used[-len(phases) :]]
+            self.log.write([*rows, *([(self.round, DEADLINE, 0, 0)] if waiting else [])])
         return {node: vector for node, vector in vectors.items() if vector is not None}
 
     def _has_enough(self, node: int, phase: int) -> bool:

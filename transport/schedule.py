@@ -47,6 +47,7 @@ class Schedule:
     uses: np.ndarray  # (K, P, g) int32: round of the neighbour's message that is used; 0: none
     copies: np.ndarray  # (K, P, g) uint8: how often the own message is sent; 0: it is lost, or nobody is there
     to_life: np.ndarray  # (K, P, g) uint8: the neighbour's incarnation that it is meant for; 0: nobody is there
+    again: np.ndarray  # (K, P, g) uint8: the last incarnation that gets it as it comes, after it was sent; 0: none does
     needed: np.ndarray  # (K, P, g) int32: the last round in which the neighbour uses it; 0: never
     comes: np.ndarray  # (K, P, g) uint8: how often the neighbour's message of its round k is sent to this client
     into_life: np.ndarray  # (K, P, g) uint8: the own incarnation that it is meant for

@@ -73,7 +73,7 @@ def make(
         if before:
             runs = begin_anew(missing_of(runs))
             display.tell(f"{len(folders) - len(runs)} of {len(folders)} runs finished before")
-        ended = run_each(runs, _Follower(display, folders), means)
+        ended = run_each(runs, Follower(display, folders), means)
     not_begun = {run.folder for run in runs} - {result.prepared.folder for result in ended}
     return Made(root, [folder for folder in folders if folder not in not_begun], ended)
 
@@ -87,10 +87,10 @@ def resume(folder: Path, rounds: Number, quiet: bool, plain: bool, own_code: boo
 
 def go_on(folder: Path, rounds: int | None, means: Means, *, quiet: bool, plain: bool = False) -> Finished:
     with Display(quiet=quiet, plain=plain or means.engine == "threads") as display:
-        return take_up(folder.resolve(), _Follower(display), means, rounds=rounds)
+        return take_up(folder.resolve(), Follower(display), means, rounds=rounds)
 
 
-class _Follower(Observer):
+class Follower(Observer):
     """Tells of each run that starts and shows it from then on; without ``folders`` a single one that is taken up."""
 
     def __init__(self, display: Display, folders: Sequence[Path] = ()):
@@ -301,7 +301,7 @@ def reproduce(
     return code
 
 
-class _OneByOne(_Follower):
+class _OneByOne(Follower):
     """Shows each run; what stays of it is a line."""
 
     def begins(self, prepared: Prepared) -> Display:

@@ -10,7 +10,7 @@ from ...node.algorithms import INPUT_FILES
 from .sections import ConfigError, RunConfig, refuse, validate
 
 _GIVEN = "the configuration"
-_PATH_KEYS = [("topology", "path"), ("data", "root"), ("stragglers", "path"), ("trace", "path")]
+_PATH_KEYS = [("topology", "path"), ("data", "root"), ("stragglers", "path"), ("trace", "path"), ("time", "replay")]
 _PATH_KEYS += [("algorithm", key) for key in INPUT_FILES]
 
 

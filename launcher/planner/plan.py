@@ -11,8 +11,8 @@ from ...transport.schedule import Schedule
 from .sent import Messages
 
 _OF_A_ROUND = (
-    "uses", "copies", "to_life", "comes", "into_life", "delays", "start", "end", "compute", "idle", "waited_for",
-    "deadlines",
+    "uses", "copies", "to_life", "again", "comes", "into_life", "delays", "start", "end", "compute", "idle",
+    "waited_for", "deadlines",
 )  # fmt: skip
 
 
@@ -32,6 +32,7 @@ class Incarnation:
     ending: Literal["finish", "crash", "leave"] = "finish"
     state_round: int | None = None  # the round whose state it begins from; None: from the start of the model
     saves: bool = False  # it writes its state when it leaves, and the next one begins from that
+    breaks_off: bool = False  # it is killed in the round after the last one, when others have messages of that
 
 
 @dataclass(frozen=True, repr=False)

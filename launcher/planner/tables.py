@@ -9,8 +9,8 @@ import numpy as np
 from ...transport.schedule import Schedule
 
 _OF_MESSAGES = {
-    "uses": "i4", "copies": "u1", "to_life": "u1", "needed": "i4", "comes": "u1", "into_life": "u1", "keep": "i4",
-    "delays": "f8", "asked": "?", "latency": "f8",
+    "uses": "i4", "copies": "u1", "to_life": "u1", "again": "u1", "needed": "i4", "comes": "u1", "into_life": "u1",
+    "keep": "i4", "delays": "f8", "asked": "?", "latency": "f8",
 }  # fmt: skip
 _OF_ROUNDS = {
     "start": np.nan, "end": np.nan, "compute": np.nan, "idle": 0.0, "waited_for": np.int32(-1), "deadlines": np.uint8(0)

@@ -154,8 +154,10 @@ def connected(algorithm: Algorithm, graphs: GraphSequence) -> Graph:
 
 def _opens_late(config: RunConfig, graphs: GraphSequence) -> bool:
     """Whether connections are opened when they are first needed, rather than all at the start: where somebody has many,
-    more than twice as many as anybody needs in one round. Not on the wall clock, whose time that would take."""
-    traits, on_wall_clock = config.algorithm.traits, config.has_scenario and config.time.clock == "wall"
+    more than twice as many as anybody needs in one round. Not on the wall clock, whose time that would take, nor in
+    its replay: who comes back hears at once from all that it hears from."""
+    traits, time = config.algorithm.traits, config.time
+    on_wall_clock = config.has_scenario and (time.clock == "wall" or time.replay is not None)
     most = config.clients - 1 if traits.new_edges else graphs.union.max_degree
     in_a_round = 1 if traits.meets else max(graph.undirected.max_degree for graph in graphs.graphs)
     return most > max(CONSTANTS.opened_at_start, 2 * in_a_round) and not on_wall_clock

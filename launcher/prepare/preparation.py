@@ -30,6 +30,7 @@ from ..data.sets import load
 from ..data.shards import DataSummary, prepare
 from ..planner.draws import draw_faults
 from ..planner.plan import Plan
+from ..planner.replay import Recording, replayed
 from ..planner.scenario import Edge, Fault, Links, Scenario, Star
 from ..planner.simulation import simulate
 from ..planner.traces import read_traces
@@ -225,6 +226,8 @@ def plan_of(config: RunConfig, graphs: GraphSequence, assignments: Sequence[Assi
         receivers = tuple(frozenset(config.algorithm.receivers(config, round)) for round in rounds)
         star = Star(participants, receivers, opening=len(link(config.algorithm, server, server.neighbours[0]).opens))
     plan = simulate(_scenario(config, graphs, sizes, [client.train_samples for client in data.clients], star))
+    if config.time.replay is not None:
+        return replayed(plan, Recording.load(config.time.replay), star.opening if star else 0)
     longest = 1e8 if config.time.clock == "wall" else np.finfo(float).max  # three years: a clock cannot wait for ever
     if not plan.end_s <= longest:
         allowed = f"at most {longest:.3g} s; look at compute.step_s, [stragglers] and [links]"

@@ -31,7 +31,7 @@ _STATES = "state/*/*.safetensors", "sent/*.safetensors"
 _ALLOWED = re.compile(
     r"(shards|plan)/node-\d{4,7}\.safetensors|state/round-\d{6,9}/(node|sent)-\d{4,7}\.safetensors|"
     r"sent/node-\d{4,7}\.\d{1,3}\.safetensors|code/([^/.][^/]*/)*[^/.][^/]*\.py|"
-    rf"log/node-\d{{4,7}}\.log|({'|'.join(INPUT_FILES)})\.safetensors"
+    rf"log/node-\d{{4,7}}\.(log|used)|({'|'.join(INPUT_FILES)})\.safetensors"
 )
 
 
@@ -184,7 +184,7 @@ class Agent:
             case Tell() | Kill():
                 server.send(message)
             case {"bring_home": True}:
-                self._send_new(*_STATES, "log/*.log")
+                self._send_new(*_STATES, "log/*.log", "log/*.used")
                 sizes = [list(sample(0, 0.0, pid=pid)) for pid in (server.pid, os.getpid())]
                 self._say({"home": True, "samples": sizes, "tallies": server.tallies()})
 

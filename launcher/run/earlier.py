@@ -135,15 +135,26 @@ def read_run(folder: Path, rounds: int | None = None) -> RunConfig:
         raise RunFolderError(
             f"{folder}: this run is finished; there is nothing to resume (--rounds N gives it more rounds)"
         )
+    _require_loaded(folder)
+    config = _as_it_began(folder, rounds)
+    if rounds is not None and rounds < (least := config.rounds + finished):
+        raise RunFolderError(f"{folder}: --rounds {rounds}: the run has {config.rounds}; allowed is {least} or more")
+    return config
+
+
+def read_configuration(folder: Path) -> RunConfig:
+    """Returns that with which any run began. Raises RunFolderError, ConfigError."""
+    require_plain(folder)
+    _require_loaded(folder)
+    return _as_it_began(folder, None)
+
+
+def _require_loaded(folder: Path) -> None:
     for use in _uses(folder):
         if not own_code.is_loaded(use.text, use.key):
             raise RunFolderError(
                 f"{folder}: {use.key} = {use.text!r}: what a run's folder names is executed with --own-code only"
             )
-    config = _as_it_began(folder, rounds)
-    if rounds is not None and rounds < (least := config.rounds + finished):
-        raise RunFolderError(f"{folder}: --rounds {rounds}: the run has {config.rounds}; allowed is {least} or more")
-    return config
 
 
 def load_code(folder: Path, only: str = "") -> None:

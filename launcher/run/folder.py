@@ -26,7 +26,7 @@ _ROOMS = ("shards", "plan", "log", "state", "sent", "code")
 _OWN = re.compile(  # all that a run writes; reports and the like are made later, by the user
     r"config\.toml(\.part)?|run\.sqlite(-wal|-shm|-journal)?|(shards|plan)/node-\d{4,}\.safetensors(\.part)?|"
     r"(state/round-\d{6,}/(node|sent)-\d{4,}|sent/node-\d{4,}\.\d+)\.(safetensors|safetensors\.part|part)|"
-    r"log/(node-\d{4,}|collector)\.log|code/([^/.][^/]*/)*[^/.][^/]*\.py"
+    r"log/(node-\d{4,}\.(log|used)|collector\.log)|code/([^/.][^/]*/)*[^/.][^/]*\.py"
 )
 _FOLDERS = re.compile(r"shards|plan|log|sent|code(/[^/.][^/]*(?<!\.py))*|state|state/round-\d{6,}")
 

@@ -28,7 +28,7 @@ class Incarnations:
     def _goes_on(self, node: int, incarnation: Incarnation) -> bool:
         """Whether it has rounds to come, or at least messages to get."""
         plan = self._prepared.plan
-        if incarnation.last > self._resumed_at or plan is None or not self._resumed_at:
+        if incarnation.last + incarnation.breaks_off > self._resumed_at or plan is None or not self._resumed_at:
             return True
         if self._on_wall_clock:  # nobody waits for what comes to a client that has gone
             return False
@@ -85,7 +85,8 @@ class Incarnations:
         suffix = f".{incarnation.number}" if incarnation.number > 1 and over_ipc else ""
         first, state_round = incarnation.first, incarnation.state_round
         if resumed_at and incarnation.first <= resumed_at:
-            first, state_round = resumed_at + 1, resumed_at if incarnation.last > resumed_at else None
+            goes_on = incarnation.last + incarnation.breaks_off > resumed_at
+            first, state_round = resumed_at + 1, resumed_at if goes_on else None
         # one whose end is on record has told all that it had to tell: it only gets what is still on its way to it
         is_told_of = incarnation.last <= resumed_at and (node, incarnation.ending, incarnation.end_s) in self._told
         part = AssignedIncarnation(
@@ -96,6 +97,7 @@ class Incarnations:
             ending=incarnation.ending,
             absent_until=following if incarnation.ending != "finish" else 0,
             saves=incarnation.saves,
+            breaks_off=incarnation.breaks_off,
             state_round=state_round,
             resumed_at=resumed_at,
             bounded=plan is not None and (base.clock == "wall" or not plan.synchronous),

@@ -22,7 +22,7 @@ from ...topology.errors import UserError
 from ...transport import array_file
 from ...transport.channel import Channels
 from ...transport.clock import Clock
-from ...transport.clock_planned import PlannedClock, Rules
+from ...transport.clock_planned import BrokenOff, PlannedClock, Rules
 from ...transport.clock_wall import DEADLINES, WallClock
 from ...transport.codecs import CannotEncode
 from ...transport.connections import CannotListen, KernelCounters, Options
@@ -47,6 +47,7 @@ from ...transport.limits import bound_connections, bound_memory, keep_own_files
 from ...transport.peers import Peers
 from ...transport.schedule import Schedule, queue_for
 from ...transport.stopwatch import Stopwatch
+from ...transport.use_log import BEGINS, UseLog
 from .. import own_code
 from ..algorithms import algorithm_of, links_of
 from ..algorithms.base import State, make_room, returned
@@ -102,6 +103,7 @@ class _ClientProcess:
         self.has_own_code = bool(assignment.run.code or self.algorithm.use) and not assignment.deployment.shares_process
         self.own = "state." if self.algorithm.use else ""  # before its state's names, which are its author's choice
         self.epoch = time.monotonic()
+        self.log_of_uses: UseLog | None = None
         deployment, measuring, keyed = assignment.deployment, assignment.measuring, assignment.transport.keyed
         alone = not deployment.shares_process
         self.stopwatch = Stopwatch("start", running=measuring.enabled, alone=alone)
@@ -167,6 +169,8 @@ class _ClientProcess:
             failpoint("left")
         finally:
             recorder.close()
+            if self.log_of_uses:
+                self.log_of_uses.close()
             endpoint.close(linger_s)
             self.context.term()  # waits until the last records have left
 
@@ -198,7 +202,8 @@ class _ClientProcess:
             some = traits.silent_edges or traits.server == "answers" or assignment.periods
             ahead = assignment.run.rounds if some else 1
             return Clock(self.endpoint, channels, timeout, ahead=ahead)
-        rules = Rules(time.silence, incarnation.bounded, assignment.checkpoints.every)
+        breaks_off_in = (incarnation.last_round or 0) + 1 if incarnation.breaks_off else 0
+        rules = Rules(time.silence, incarnation.bounded, assignment.checkpoints.every, breaks_off_in)
         if assignment.clock == "virtual":
             return PlannedClock(self.endpoint, channels, timeout, self.schedule, rules)
         rules = replace(
@@ -239,7 +244,11 @@ class _ClientProcess:
         self.reporter.tell_links(hellos)  # a neighbour that left meanwhile may have opened no connection
         self.control.send(Ready())
         failpoint("ready")
-        self.epoch = self._wait_for(Go).epoch
+        began, self.epoch = self.epoch, self._wait_for(Go).epoch
+        if isinstance(self.clock, WallClock):
+            first, number = self.assignment.incarnation.first_round, self.assignment.incarnation.number
+            self.clock.log = self.log_of_uses = UseLog(self.assignment.used)
+            self.log_of_uses.write([(first, BEGINS, number, max(0, 1 + int(1000 * (began - self.epoch))))])
 
     def _learn(self) -> None:
         client, incarnation, rounds = self.client, self.assignment.incarnation, self.assignment.run.rounds
@@ -258,27 +267,35 @@ class _ClientProcess:
                 for message in _sent_to(peer.node, sent):  # own messages that it will use after checkpoints to come
                     clock.store(peer.node, *message)
         last = rounds if incarnation.last_round is None else incarnation.last_round
-        # Without a plan both ends of a link know by the graph when it is needed; else who sends first opens it
-        by_pattern = self.assignment.run.opens_late and self.assignment.periods and not self.schedule
         for round in range(incarnation.first_round, last + 1):
-            self.stopwatch.switch("maps")
-            client.train_loss = None
-            client.enter(round)
-            if self.schedule and self.algorithm.traits.meets:
-                client.meet(self.schedule.partners(round))
-            if by_pattern:
-                self.endpoint.meet(client.neighbours)
-            self.learner.enter(round)
-            if self.has_own_code:
-                own_code.seed(self.assignment.run.seed, self.assignment.node, round)
-            try:
+            with self._round(round):
                 self.algorithm.round(client, self.peers)
                 self._close_round(round)
-            except CannotEncode as error:
-                self._require_finite(round)
-                raise Failure(f"a vector of client {client.node} cannot be sent in round {round}: {error}") from None
+        if incarnation.breaks_off:
+            with contextlib.suppress(BrokenOff), self._round(last + 1):
+                self.algorithm.round(client, self.peers)
         while not self.schedule and self.endpoint.unanswered:  # all listen until the end
             self.clock.listen(time.monotonic() + 1)
+
+    @contextlib.contextmanager
+    def _round(self, round: int) -> Iterator[None]:
+        client = self.client
+        self.stopwatch.switch("maps")
+        client.train_loss = None
+        client.enter(round)
+        if self.schedule and self.algorithm.traits.meets:
+            client.meet(self.schedule.partners(round))
+        # Without a plan both ends of a link know by the graph when it is needed; else who sends first opens it
+        if self.assignment.run.opens_late and self.assignment.periods and not self.schedule:
+            self.endpoint.meet(client.neighbours)
+        self.learner.enter(round)
+        if self.has_own_code:
+            own_code.seed(self.assignment.run.seed, self.assignment.node, round)
+        try:
+            yield
+        except CannotEncode as error:
+            self._require_finite(round)
+            raise Failure(f"a vector of client {client.node} cannot be sent in round {round}: {error}") from None
 
     def _hand_on(self, clock: PlannedClock) -> None:
         """All that was sent to this client comes in, all that neighbours need of it is written: then it may end."""

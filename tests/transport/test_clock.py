@@ -129,6 +129,7 @@ def schedule(neighbours=(1,), rounds=ROUNDS, **changed) -> Schedule:
     arrays |= dict.fromkeys(("copies", "to_life", "comes", "into_life"), np.ones(shape, np.uint8))
     own_round = np.broadcast_to(np.arange(1, rounds + 1, dtype=np.int32)[:, None, None], shape)
     arrays |= {"uses": own_round, "needed": own_round, "keep": np.zeros(shape, np.int32), "delays": np.zeros(shape)}
+    arrays |= {"again": np.zeros(shape, np.uint8)}
     arrays |= {"neighbours": np.array(neighbours), "shows": np.zeros((rounds, len(neighbours)), np.uint8)}
     arrays |= dict.fromkeys(("backlog", "backlog_in"), np.zeros(len(neighbours), np.int32))
     arrays |= {name: np.asarray(values).reshape(shape) for name, values in changed.items()}

@@ -1,4 +1,5 @@
-"""Every accepted plan comes to its end, on both clocks, and nowhere are more messages under way than was reckoned.
+"""Every accepted plan comes to its end, on both clocks, and nowhere are more messages under way than was reckoned; what
+was used on the wall clock is used in its replay, too.
 
 Plans are played without processes: the real peers of every client, each in a greenlet of its own, over queues instead
 of sockets and on a clock that jumps to the next moment at which something happens. Which client goes next is drawn at
@@ -20,6 +21,7 @@ import pytest
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from sheafgossip.launcher.planner.plan import Incarnation, Plan, PlanError
+from sheafgossip.launcher.planner.replay import Recording, replayed
 from sheafgossip.launcher.planner.scenario import Scenario
 from sheafgossip.launcher.planner.simulation import simulate
 from sheafgossip.transport import clock, clock_wall, connections, stopwatch
@@ -32,6 +34,7 @@ from sheafgossip.transport.endpoint import Message, Traffic
 from sheafgossip.transport.peers import Peers
 from sheafgossip.transport.schedule import limit
 from sheafgossip.transport.stopwatch import Stopwatch
+from sheafgossip.transport.use_log import BEGINS
 
 from .scenarios import scenario_of
 
@@ -72,6 +75,8 @@ class Stage:
         self.random, self.now, self.main = random.Random(seed), 0.0, getcurrent()
         self.there: dict[int, Process] = {}
         self.used: dict[tuple[int, int, int, int], int | None] = {}
+        self.noted: list[tuple[int, ...]] = []
+        self.ended: list[tuple[int, int, float]] = []
         self.most_under_way: Counter[tuple[int, int]] = Counter()
         self._begun: list[Process] = []
 
@@ -183,7 +188,14 @@ class Process:
             rules, staleness=scenario.staleness, deadline_s=scenario.deadline_s, is_server=is_server,
             listens_in=first if anew else 0, last_heard=lambda j, round: scenario.last_round(j, self.node, round),
         )  # fmt: skip
-        return WallClock(self, channels, TIMEOUT_S, stage.plan.schedules[self.node], rules)
+        wall = WallClock(self, channels, TIMEOUT_S, stage.plan.schedules[self.node], rules)
+        wall.log = self
+        self.write([(first, BEGINS, self.incarnation, 1 + int(1000 * stage.now))])
+        return wall
+
+    def write(self, rows) -> None:
+        """As a log of what is used."""
+        self.stage.noted += [(self.node, *row) for row in rows]
 
     def live(self) -> None:
         stage, planned = self.stage, self.planned
@@ -220,6 +232,7 @@ class Process:
                 self._with_server(round)
                 if round % self.stage.evaluate_every == 0:
                     self._evaluates(round)
+            self.stage.ended.append((self.node, round, self.stage.now))
             for use in self.peers.next_round().used:
                 self.stage.used[self.node, round, use.phase, use.neighbour] = use.used
         if self.planned.ending != "finish" and not self.stage.on_wall_clock:
@@ -300,4 +313,15 @@ def play(scenario: Scenario, wire: Wire, plan: Plan, seed: int) -> None:
         schedule = plan.schedules[src]
         backlog = int(schedule.backlog[schedule.neighbours.tolist().index(dst)])
         assert most <= limit(wire.opening + wire.lengths, np.dtype(wire.dtype).itemsize, backlog)
-    Stage(scenario, plan, wire, "wall", seed).play()
+    recorded = Stage(scenario, plan, wire, "wall", seed)
+    recorded.play()
+    if recorded.ended:
+        again = Stage(scenario, replayed(plan, recording_of(recorded), len(wire.opening)), wire, "virtual", ~seed)
+        again.play()
+        assert again.used == recorded.used
+
+
+def recording_of(stage: Stage) -> Recording:
+    rounds = np.array([(node, round, -1) for node, round, _ in stage.ended], np.int32)
+    times = np.array([(now, 0.0) for *_, now in stage.ended])
+    return Recording(np.array(stage.noted, np.int32), rounds, times)
