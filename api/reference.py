@@ -15,7 +15,7 @@ from .metrics.records import TABLES
 from .node.algorithms import server
 
 GROUPS = {
-    "Runs": "run resume open_run sweep plan compare verify Run Sweep Table Config Error RunError",
+    "Runs": "run resume replay open_run sweep plan compare verify Run Sweep Table Config Error RunError",
     "What runs return": "launcher.planner.plan.Plan metrics.summary.RunSummary metrics.summary.Spread "
     "metrics.summary.TrafficTotal metrics.summary.MemoryTotal metrics.verification.Verified",
     "Algorithms": "Algorithm ServerAlgorithm Traits NEEDS_NEW_UPLOADS TAKES_OLD_UPLOADS Vector State Facts Cost "

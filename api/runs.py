@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from .given import Folder, How, Source, Where, With, means_of, path_of, read, tables, with_own
 from .launcher import ONE_THREAD, interrupts
 from .launcher.commands import runs as commands
+from .launcher.commands.replay import make_replay, sameness
 from .launcher.commands.verify import compared_with_kernel
 from .launcher.config.files import load
 from .launcher.config.sections import SCENARIO_TABLES
@@ -202,6 +203,21 @@ def resume(folder: Folder, rounds: int | None = None, *, own_code: bool = False,
             load_code(place)
         ended = commands.go_on(place, rounds, means, quiet=quiet)
     return _result(ended.prepared.folder, [ended])
+
+
+def replay(folder: Folder, *, own_code: bool = False, **how: Unpack[How]) -> Run:
+    """Makes a run that has ended again, in the folder ``out``, with the messages that it used. Raises RunError where
+    that is not equal to the bit, and otherwise as ``run`` does; ``own_code`` as in ``resume``."""
+    out, quiet, means = means_of(how, How)
+    place = path_of(folder).resolve()
+    with _inside_a_program():
+        if own_code:
+            load_code(place)
+        ended = make_replay(place, out, means, quiet=quiet)
+    made = _result(ended.prepared.folder, [ended])
+    if difference := sameness(place, made.folder).difference:
+        raise RunError(made, [f"not what was recorded: {difference}"])
+    return made
 
 
 def open_run(folder: Folder) -> Run:

@@ -54,7 +54,8 @@ def make_replay(folder: Path, out: Path | None, means: Means, *, quiet: bool, pl
     if lock.is_held(folder):
         raise RunFolderError(f"{folder}: this run goes on; replay it when it has ended")
     config = read_configuration(folder)
-    with new_folder(out, Path(f"{folder.name}-replay.toml")) as root, Display(quiet=quiet, plain=plain) as display:
+    display = Display(quiet=quiet, plain=plain or means.engine == "threads")
+    with new_folder(out, Path(f"{folder.name}-replay.toml")) as root, display:
         try:
             run = PlannedRun(_recorded(folder, config, root / _FILE), root)
             (finished,) = run_each([run], Follower(display, [root]), means)
