@@ -83,12 +83,13 @@ class Schedule:
         return self.neighbours[(self.to_life[round - 1] > 0).any(axis=0)].tolist()
 
     def save(self, path: Path) -> None:
-        ArrayFile(vars(self)).save(path)
+        ArrayFile({name: array for name, array in vars(self).items() if name != "again" or array.any()}).save(path)
 
     @classmethod
     def load(cls, path: Path) -> "Schedule":
         """Raises DamagedFile."""
-        return cls(**read(path))
+        arrays = read(path)
+        return cls(**{"again": np.zeros_like(arrays["copies"])} | arrays)
 
 
 def needed_round(round: int, staleness: float) -> int:
