@@ -167,9 +167,9 @@ def replay(
     engine: Engines = "local",
     address: Address = None,
 ) -> None:
-    """Make a run again with the messages that it used, and tell whether it is the same to the bit.
+    """Make a run again, to the bit, with the messages that it used.
 
-    Of a run on the wall clock that holds, too, with all that came late, was lost or died."""
+    That holds on the wall clock, too, with all that came late, was lost or died. It tells whether both are the same."""
 
 
 @_command("runs")
