@@ -32,15 +32,18 @@ def test_a_run_is_read_while_it_goes_on_and_ctrl_c_stops_it(tmp_path):
     folder = tmp_path / "run"
 
     def interrupt():
-        until((folder / "state" / "round-000010").exists)
-        assert sg.open_run(folder).summary.status == "running"
-        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            until((folder / "state" / "round-000010").exists)
+            seen.append(sg.open_run(folder).summary.status)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
 
-    handler, watcher = signal.getsignal(signal.SIGINT), threading.Thread(target=interrupt)
+    seen, handler, watcher = [], signal.getsignal(signal.SIGINT), threading.Thread(target=interrupt)
     watcher.start()
     with pytest.raises(KeyboardInterrupt):
         sg.run(CONFIG, {"rounds": 1_000_000, "checkpoints.every": 10}, out=folder, quiet=True)
     watcher.join()
+    assert seen == ["running"]
     assert signal.getsignal(signal.SIGINT) is handler
     assert sg.open_run(folder).summary.status == "interrupted"
     page = sg.open_run(folder).report()

@@ -55,7 +55,10 @@ def debug(begin, tmp_path, with_round) -> Callable[..., Going]:
             "answer /= client.node - 2",
             rb"client 2 failed in round 1: ZeroDivisionError: .*: answer /= client.node - 2\)",
         ),
-        ("client.node == 2 and exit(5)", rb"client 2 ended in round 1 with exit status 1"),
+        (
+            "client.node == 2 and exit(5)",
+            rb"client 2 failed in round 1: SystemExit: 5 .*: client.node == 2 and exit\(5\)",
+        ),
     ],
 )
 def test_an_exception_is_told_with_its_cause_and_ends_the_run_with_1(debug, body, said):

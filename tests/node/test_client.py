@@ -22,6 +22,7 @@ from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.process.reporting import Pace, sample
 from sheafgossip.node.settings import Transport
 from sheafgossip.topology import Graph, GraphSequence
+from sheafgossip.topology.errors import UserError
 
 PERIODS = Period((1,), {5: 0.5}), Period((5,), {1: 0.25})
 """Client 3 sends to 1 and hears from 5, then the other way round."""
@@ -74,7 +75,7 @@ def test_a_state_keeps_arrays_and_dicts_of_them_and_refuses_what_it_would_lose()
     later.load(state.arrays() | {"theta": np.ones(9)})
     assert (later.psi.tolist(), later.reply[1].tolist(), later._told) == ([1, 1], [0, 0, 0], "")
     assert later._seen == {5: "stays"}
-    with pytest.raises(TypeError, match=r"client\.state\.count is a int"):
+    with pytest.raises(UserError, match=r"client\.state\.count: int; arrays of numbers are kept"):
         State(count=3).arrays()
 
 
