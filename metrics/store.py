@@ -14,6 +14,7 @@ VERSION = "1"  # in table ``meta`` under "schema"; raised whenever a reader of t
 CONFIG = "config"  # config.toml itself, so that a later change of the file is seen key by key
 CONFIG_DIGEST = "config_sha256"  # of config.toml; runs that have it hold a lock while they go on
 CODE = "code"  # {file of the user's code: digest of its text}
+FILES = "files"  # {key of the configuration: digest of the file that it names}
 MODELS = "models"  # what each process's model is, in JSON
 PREPARED = "prepared"  # when the run was prepared
 CONSTANT_METRIC = "constant_metric"  # the mean test metric of clients that predict the same for every sample

@@ -6,13 +6,13 @@ import os
 import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 
 import numpy as np
 import psutil
 
-from ...metrics.store import CODE, CONFIG, CONFIG_DIGEST, CONSTANT_METRIC, MODELS, OWNERS, Store
+from ...metrics.store import CODE, CONFIG, CONFIG_DIGEST, CONSTANT_METRIC, FILES, MODELS, OWNERS, Store
 from ...metrics.text import duration
 from ...node.algorithms import algorithm_of, links_of
 from ...node.algorithms.base import Cost, returned
@@ -84,8 +84,19 @@ def write_down(prepared: Prepared) -> Store:
     store.describe(about)
     if has_digests:
         store.describe({CONFIG_DIGEST: sha256(config.to_toml().encode()).hexdigest(), CONFIG: config.to_toml()})
-        store.describe(origin(), once=True)
+        store.describe(origin() | {FILES: json.dumps(digests_of_files(config))}, once=True)
     return store
+
+
+def digests_of_files(config: RunConfig) -> dict[str, str]:
+    """{key: digest} of the files that the graph and the plan follow from; samples are in the shards."""
+    paths = {"topology": config.topology.path, "stragglers": config.stragglers.path, "trace": config.trace.path}
+    found = {}
+    for name, path in paths.items():
+        if path and path.is_file():
+            with path.open("rb") as file:
+                found[f"{name}.path"] = file_digest(file, "sha256").hexdigest()
+    return found
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ...metrics.config_file import config_text, flat, parse, read_config
 from ...metrics.events import status_of
 from ...metrics.reader import open_records
 from ...metrics.records import LAUNCHER, EventRecord
-from ...metrics.store import CODE, CONFIG, CONFIG_DIGEST, EXTENDED_AFTER, RunFolderError, Store
+from ...metrics.store import CODE, CONFIG, CONFIG_DIGEST, EXTENDED_AFTER, FILES, RunFolderError, Store
 from ...metrics.summary import summarize
 from ...node import own_code
 from ...node.algorithms.server import ServerAlgorithm
@@ -25,7 +25,7 @@ from ...transport.array_file import DamagedFile, digest_of
 from ...transport.environment import failpoint
 from ..config.sections import ConfigError, RunConfig, validate
 from ..planner.plan import can_go_on_after
-from ..prepare.prepared import Prepared, write_down
+from ..prepare.prepared import Prepared, digests_of_files, write_down
 from .folder import STORING_S, Claim, facts, machine, own_files, recorded, remove_unfinished, require_plain
 from .incarnations import Incarnations, rounds_of
 
@@ -245,6 +245,17 @@ def require_sound_records(folder: Path) -> None:
     ((found,),) = recorded(folder, "PRAGMA integrity_check(1)")
     if found != "ok":
         raise RunFolderError(f"{folder}: run.sqlite is damaged: {' '.join(str(found).split())}")
+
+
+def require_same_files(config: RunConfig, folder: Path) -> None:
+    """Raises RunFolderError where a file that the graph or the plan follows from has changed since the run began."""
+    told: dict[str, str] = {}
+    with suppress(ValueError):
+        told = dict(json.loads(facts(folder).get(FILES, "{}")))
+    for key, digest in digests_of_files(config).items():
+        if told.get(key, digest) != digest:
+            changed = f"{folder}: the file that {key} names has changed since the run began"
+            raise RunFolderError(f"{changed}; to go on, make it what it was")
 
 
 def taken_up(prepared: Prepared) -> Prepared:

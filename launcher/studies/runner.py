@@ -157,6 +157,7 @@ def _taken_up(claim: Claim, config: RunConfig, engine: Engine, rounds: int | Non
     """Prepares the run to go on where it was interrupted, perhaps to more rounds than it had."""
     with raised_as(f"{claim.folder}: cannot be taken up", RunFolderError):
         earlier.require_sound_records(claim.folder)
+        earlier.require_same_files(config, claim.folder)
         prepare, more = _preparation(engine), rounds not in (None, config.rounds)
         prepared = prepare(config, claim.folder, work_out if more else prepare_run)
         if more:

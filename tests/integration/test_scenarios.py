@@ -309,3 +309,8 @@ def test_who_takes_part_by_a_trace_is_there_by_it_and_goes_on_from_its_own_state
     again = cut(text, round=25, away=True)
     assert "going on after round" in command("resume", again.path).stderr
     assert_same(folder, again)
+    again.cut_after(35)
+    (tmp_path / "trace.csv").write_text("\n".join(rows[:-1]))
+    assert (
+        "the file that trace.path names has changed since the run began" in command("resume", again.path, code=2).stderr
+    )
