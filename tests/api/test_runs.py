@@ -28,7 +28,15 @@ def test_a_configuration_is_a_path_or_tables_which_are_not_changed(tmp_path, mon
     assert {run.config["seed"] for run in runs} == {2}
 
 
-def test_a_run_is_read_while_it_goes_on_and_ctrl_c_stops_it(tmp_path):
+@pytest.fixture
+def heeds_ctrl_c():
+    """What is started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_run_is_read_while_it_goes_on_and_ctrl_c_stops_it(heeds_ctrl_c, tmp_path):
     folder = tmp_path / "run"
 
     def interrupt():
