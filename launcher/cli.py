@@ -6,9 +6,6 @@ if __name__ == "__main__":  # before what is heavy is imported; this module is, 
     entry.main()
 
 import sys
-from collections.abc import Callable
-from functools import wraps
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,52 +13,31 @@ import typer
 
 from ..metrics.text import say
 from ..topology.errors import UserError
-
-app = typer.Typer(
-    rich_markup_mode=None,  # it would take words in brackets for markup
-    pretty_exceptions_enable=False,
+from .cli_studies import studies
+from .options import (
+    Address,
+    ConfigFile,
+    Engines,
+    Overrides,
+    OwnCode,
+    Plain,
+    Quiet,
+    RunFolders,
+    RunOrRuns,
+    Target,
+    command,
+    new_group,
 )
+
+app = new_group()
+app.add_typer(studies)
 app.add_typer(config_app := typer.Typer(help="Look at configurations."), name="config")
 app.add_typer(topology_app := typer.Typer(help="Look at graphs."), name="topology")
-app.add_typer(new_app := typer.Typer(help="Files to begin with."), name="new")
+app.add_typer(files_app := typer.Typer(help="Files to begin with."), name="new")
 app.add_typer(encoder_app := typer.Typer(help="Encoders for FLT."), name="encoder")
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """A command line that cannot be understood; the name of the error depends on the version of typer."""
-
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Configuration of the run.")]
-RunOrRuns = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or the folder of several runs.")]
-RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. --set algorithm.gamma=0.03."),
-]
-Grid = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUES", help="Values to try, e.g. algorithm.gamma=0.01,0.03; may be repeated."),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
-Engines = Annotated[
-    Literal["local", "threads", "ray"],
-    typer.Option(help="local: each client a process; threads: all in one, to debug; ray: on a Ray cluster's hosts."),
-]
-Address = Annotated[str | None, typer.Option(help="--engine ray: address of the cluster; by default it is looked for.")]
-Plain = Annotated[bool, typer.Option("--plain", help="Progress as a line now and then, not as a picture that moves.")]
-OwnCode = Annotated[bool, typer.Option("--own-code", help="Execute the files of yours that the run uses.")]
-Target = Annotated[float | None, typer.Option(help="Also what it took to reach this accuracy, 0 to 1, or mse.")]
-
-
-def _command(module: str, of: typer.Typer = app, name: str | None = None) -> Callable[..., Callable[..., Any]]:
-    """Declares a command by its options and its help; the function of the same name in ``module`` does it."""
-
-    def declare(options: Callable[..., None]) -> Callable[..., Any]:
-        @wraps(options)
-        def call(**given: Any) -> Any:
-            return getattr(import_module(f".commands.{module}", __package__), options.__name__)(**given)
-
-        return of.command(name)(call)
-
-    return declare
 
 
 @app.callback(invoke_without_command=True)
@@ -80,7 +56,7 @@ def about(
         raise typer.Exit(2)
 
 
-@_command("runs")
+@command(app, "runs")
 def run(
     file: ConfigFile,
     overrides: Overrides = None,
@@ -97,64 +73,7 @@ def run(
     command with the same --out goes on where it was: finished runs are kept."""
 
 
-@_command("runs")
-def sweep(
-    file: ConfigFile,
-    grid: Grid = None,
-    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="How many seeds, from the file's seed on.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="How many runs go on at once.")] = 1,
-    overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")] = None,
-    quiet: Quiet = False,
-) -> None:
-    """Run all combinations of values, each with a number of seeds.
-
-    What is shown are means with standard errors over seeds. The same command with the same --out goes on
-    where it was: finished runs are kept."""
-
-
-@_command("shrink")
-def shrink(
-    file: ConfigFile,
-    until: Annotated[
-        str,
-        typer.Option(
-            metavar="CONDITION", help='"accuracy < 0.7", or any figure of a sweep; or diverged, failed, refused, hung.'
-        ),
-    ],
-    without_faults: Annotated[
-        str | None,
-        typer.Option(metavar="CONDITION", help='What has to hold without faults and conditions: "accuracy > 0.9".'),
-    ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="How many runs at most.")] = 200,
-    jobs: Annotated[int, typer.Option(min=1, help="How many runs go on at once.")] = 1,
-    timeout: Annotated[float | None, typer.Option(min=0.1, metavar="SECONDS", help="A longer run has hung.")] = None,
-    overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the steps and smallest.toml.")] = None,
-    quiet: Quiet = False,
-) -> None:
-    """Find the smallest configuration that still fails.
-
-    Faults, conditions, rounds, clients and samples are left out as long as the condition holds. The same command with
-    the same --out goes on where it was."""
-
-
-@_command("calibrate")
-def calibrate(
-    file: ConfigFile,
-    overrides: Overrides = None,
-    out: Annotated[Path, typer.Option(help="TOML file to write.")] = Path("calibrated.toml"),
-    quiet: Quiet = False,
-    force: Annotated[bool, typer.Option(help="Start even where memory seems too small.")] = False,
-    engine: Annotated[
-        Literal["local", "ray"], typer.Option(help="local: here; ray: on a Ray cluster's hosts.")
-    ] = "local",
-    address: Address = None,
-) -> None:
-    """Measure the seconds that [compute] and [links] need here."""
-
-
-@_command("runs")
+@command(app, "runs")
 def plan(
     file: ConfigFile,
     overrides: Overrides = None,
@@ -166,26 +85,7 @@ def plan(
     A file with compare tables describes several runs; they are shown one after the other."""
 
 
-@_command("twin")
-def twin(
-    files: Annotated[list[Path], typer.Argument(metavar="CONFIG.toml...", help="Configurations with a scenario.")],
-    grid: Grid = None,
-    overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="Show every run, client and link.")] = False,
-    quiet: Quiet = False,
-    plain: Plain = False,
-    engine: Engines = "local",
-    address: Address = None,
-) -> None:
-    """Hold planned seconds against those of a run on the wall clock.
-
-    Several configurations also tell how alike the rankings by planned and by measured time are. The same command with
-    the same --out goes on where it was: finished runs are kept."""
-
-
-@_command("runs")
+@command(app, "runs")
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
     rounds: Annotated[int | None, typer.Option(min=1, help="So many in all; then a finished run goes on, too.")] = None,
@@ -198,7 +98,7 @@ def resume(
     """Take up an interrupted run after its last complete checkpoint."""
 
 
-@_command("replay")
+@command(app, "replay")
 def replay(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that has ended, however.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the replay; by default runs/RUN-replay.")] = None,
@@ -213,7 +113,7 @@ def replay(
     That holds on the wall clock, too, with all that came late, was lost or died. It tells whether both are the same."""
 
 
-@_command("runs")
+@command(app, "runs")
 def watch(folder: RunOrRuns, plain: Plain = False) -> None:
     """Look at a run that goes on in another terminal, until it ends.
 
@@ -221,7 +121,7 @@ def watch(folder: RunOrRuns, plain: Plain = False) -> None:
     """
 
 
-@_command("results")
+@command(app, "results")
 def summary(
     folders: RunFolders,
     target: Target = None,
@@ -233,7 +133,7 @@ def summary(
     Finished runs that differ only in seed and name are one line: means, with standard errors over runs."""
 
 
-@_command("results")
+@command(app, "results")
 def compare(
     folders: RunFolders,
     target: Target = None,
@@ -244,7 +144,7 @@ def compare(
     A folder of several runs stands for all of them. Finished runs that differ only in seed and name are one."""
 
 
-@_command("results")
+@command(app, "results")
 def report(
     folders: RunFolders,
     out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the first folder.")] = None,
@@ -256,7 +156,7 @@ def report(
     all of them; runs that differ only in their seed are one method."""
 
 
-@_command("results")
+@command(app, "results")
 def export(
     folder: RunOrRuns,
     to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, parquet, json, or tensorboard.")],
@@ -267,25 +167,7 @@ def export(
     Of a folder of several runs each file holds all of them, with a column for each key in which they differ."""
 
 
-@_command("runs")
-def reproduce(
-    what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, figure2, fedsak1, all, ...")] = None,
-    small: Annotated[bool, typer.Option("--small", help="A small size on data that needs no files.")] = False,
-    data_root: Annotated[Path | None, typer.Option(help="Folder with the files of the data sets.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many; by default 1, with `all` 3.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the configuration's.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the runs and pictures.")] = Path("runs/paper"),
-    overrides: Overrides = None,
-    listed: Annotated[bool, typer.Option("--list", help="Show what there is.")] = False,
-    quiet: Quiet = False,
-) -> None:
-    """Run a published table or figure again, beside the paper's.
-
-    Our figures are printed beside those of the paper. Interrupted, it goes on where it was: the same
-    command takes finished runs as they are."""
-
-
-@_command("trace")
+@command(app, "trace")
 def trace(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File of somebody else's trace.")],
     source: Annotated[
@@ -298,23 +180,6 @@ def trace(
     """Turn a published trace of clients into a file for [trace].
 
     FedScale's pickles are read without being unpickled: nothing that they hold is executed."""
-
-
-@_command("verify")
-def verify(
-    floats: Annotated[
-        list[int] | None,
-        typer.Option(min=1, max=1_000_000, help="Lengths of the vectors, by default 10, 1000 and 100000."),
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Show every connection, not only those that differ.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder to keep the runs in; by default none are kept.")] = None,
-) -> None:
-    """Hold recorded bytes against the kernel's own counters."""
-
-
-@_command("theory")
-def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
-    """Hold a run of a convex problem against Theorem 1 of Sheaf-FMTL."""
 
 
 @config_app.command("show")
@@ -334,7 +199,7 @@ def config_schema() -> None:
     typer.echo(describe())
 
 
-@new_app.command("algorithm")
+@files_app.command("algorithm")
 def new_algorithm(
     name: Annotated[str, typer.Argument(help="What it is called, such as half-way.")],
     out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path(),
@@ -364,7 +229,7 @@ def train_encoder(
     say(f"encoder: {out}")
 
 
-@_command("topology", topology_app, "show")
+@command(topology_app, "topology", "show")
 def show_topology(
     file: ConfigFile,
     overrides: Overrides = None,

@@ -1,0 +1,121 @@
+"""Commands that make several runs to learn one thing, and their options."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from .options import Address, ConfigFile, Engines, Grid, Overrides, Plain, Quiet, command, new_group
+
+studies = new_group()
+
+
+@command(studies, "runs")
+def sweep(
+    file: ConfigFile,
+    grid: Grid = None,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="How many seeds, from the file's seed on.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="How many runs go on at once.")] = 1,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run all combinations of values, each with a number of seeds.
+
+    What is shown are means with standard errors over seeds. The same command with the same --out goes on
+    where it was: finished runs are kept."""
+
+
+@command(studies, "shrink")
+def shrink(
+    file: ConfigFile,
+    until: Annotated[
+        str,
+        typer.Option(
+            metavar="CONDITION", help='"accuracy < 0.7", or any figure of a sweep; or diverged, failed, refused, hung.'
+        ),
+    ],
+    without_faults: Annotated[
+        str | None,
+        typer.Option(metavar="CONDITION", help='What has to hold without faults and conditions: "accuracy > 0.9".'),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="How many runs at most.")] = 200,
+    jobs: Annotated[int, typer.Option(min=1, help="How many runs go on at once.")] = 1,
+    timeout: Annotated[float | None, typer.Option(min=0.1, metavar="SECONDS", help="A longer run has hung.")] = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the steps and smallest.toml.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Find the smallest configuration that still fails.
+
+    Faults, conditions, rounds, clients and samples are left out as long as the condition holds. The same command with
+    the same --out goes on where it was."""
+
+
+@command(studies, "calibrate")
+def calibrate(
+    file: ConfigFile,
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(help="TOML file to write.")] = Path("calibrated.toml"),
+    quiet: Quiet = False,
+    force: Annotated[bool, typer.Option(help="Start even where memory seems too small.")] = False,
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="local: here; ray: on a Ray cluster's hosts.")
+    ] = "local",
+    address: Address = None,
+) -> None:
+    """Measure the seconds that [compute] and [links] need here."""
+
+
+@command(studies, "twin")
+def twin(
+    files: Annotated[list[Path], typer.Argument(metavar="CONFIG.toml...", help="Configurations with a scenario.")],
+    grid: Grid = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every run, client and link.")] = False,
+    quiet: Quiet = False,
+    plain: Plain = False,
+    engine: Engines = "local",
+    address: Address = None,
+) -> None:
+    """Hold planned seconds against those of a run on the wall clock.
+
+    Several configurations also tell how alike the rankings by planned and by measured time are. The same command with
+    the same --out goes on where it was: finished runs are kept."""
+
+
+@command(studies, "runs")
+def reproduce(
+    what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, figure2, fedsak1, all, ...")] = None,
+    small: Annotated[bool, typer.Option("--small", help="A small size on data that needs no files.")] = False,
+    data_root: Annotated[Path | None, typer.Option(help="Folder with the files of the data sets.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many; by default 1, with `all` 3.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the configuration's.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs and pictures.")] = Path("runs/paper"),
+    overrides: Overrides = None,
+    listed: Annotated[bool, typer.Option("--list", help="Show what there is.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a published table or figure again, beside the paper's.
+
+    Our figures are printed beside those of the paper. Interrupted, it goes on where it was: the same
+    command takes finished runs as they are."""
+
+
+@command(studies, "verify")
+def verify(
+    floats: Annotated[
+        list[int] | None,
+        typer.Option(min=1, max=1_000_000, help="Lengths of the vectors, by default 10, 1000 and 100000."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show every connection, not only those that differ.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder to keep the runs in; by default none are kept.")] = None,
+) -> None:
+    """Hold recorded bytes against the kernel's own counters."""
+
+
+@command(studies, "theory")
+def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
+    """Hold a run of a convex problem against Theorem 1 of Sheaf-FMTL."""
