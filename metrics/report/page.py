@@ -64,25 +64,30 @@ def page(methods: Sequence[Method], together: Sequence[Drawn], each: Sequence[tu
     """``together`` compares the methods, ``each`` are the figures of one method's first run."""
     title = methods[0].name if len(methods) == 1 else f"{len(methods)} methods"
     parts = [_header(methods, title), _results(methods)]
-    parts += [f"<section>{_figure(drawn, 'h2')}</section>" for drawn in together]
-    if rows := [_row(escape(method.name), [text]) for method in methods if (text := worst_clients(method, _WORST))]:
-        table = _table(["method", "client: test metric, the worst first"], rows)
+    parts += [f"<section>{html_figure(drawn, 'h2')}</section>" for drawn in together]
+    if rows := [html_row(escape(method.name), [text]) for method in methods if (text := worst_clients(method, _WORST))]:
+        table = html_table(["method", "client: test metric, the worst first"], rows)
         parts.append(f"<section><h3>Clients that fare worst</h3>{table}</section>")
     parts.append(_planned([method for method, _ in each]))
     for method, figures in each:
         if figures:
             heading = f"<h2>{escape(method.name)}</h2>" if len(methods) > 1 else ""
-            parts.append(f"<section>{heading}{''.join(map(_figure, figures))}</section>")
+            parts.append(f"<section>{heading}{''.join(map(html_figure, figures))}</section>")
     if len(each) < len(methods):
         parts.append(f"<p class=note>Graphs and waiting are shown of the first {len(each)} methods.</p>")
     parts += [_events(methods), _configuration(methods)]
+    return document(f"{title}: report of a run", parts)
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """Returns a whole page; the parts are HTML, the title text."""
     style = Path(__file__).with_name("page.css").read_text()
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_ALLOWED}">\n'
-        f"<title>{escape(title)}: report of a run</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
         f"<main>\n{chr(10).join(parts)}\n</main>\n</body>\n</html>\n"
     )
 
@@ -106,8 +111,8 @@ def _results(methods: Sequence[Method]) -> str:
     for method in methods:
         title = f'<i style="background:var(--c{method.number % 8})"></i>{escape(method.name)}'
         title += f" ({escape(method.flaw)})" if method.flaw else ""
-        rows.append(_row(title, map(method.text, figures.values())))
-    table = _table(["method", *(" ".join(title.split()) for title in figures)], rows, kind="")
+        rows.append(html_row(title, map(method.text, figures.values())))
+    table = html_table(["method", *(" ".join(title.split()) for title in figures)], rows, kind="")
     note = escape(caption_of(methods, figures.values())).replace("10^6", "10<sup>6</sup>").replace("\n", "<br>")
     return f"<section><h2>Results</h2>{table}<p class=note>{note}</p></section>"
 
@@ -121,14 +126,14 @@ def _planned(methods: Sequence[Method]) -> str:
     for method, twin in twins:
         shown = {name: " / ".join(cells(seconds)[:2]) for name, seconds in figures_of(twin)}
         names = names or list(shown)
-        rows.append(_row(escape(method.name), [shown.get(name, UNKNOWN) for name in names]))
-        off = (_row(escape(name), cells(seconds, relative=False)) for name, seconds in differences_of(twin))
+        rows.append(html_row(escape(method.name), [shown.get(name, UNKNOWN) for name in names]))
+        off = (html_row(escape(name), cells(seconds, relative=False)) for name, seconds in differences_of(twin))
         summary = f"<summary>Largest differences: {escape(method.name)}</summary>"
-        largest += f"<details>{summary}{_table(columns, off, kind='')}</details>"
+        largest += f"<details>{summary}{html_table(columns, off, kind='')}</details>"
         said.append(f"{method.name}: {use_of(twin)}" if len(twins) > 1 else use_of(twin))
     several = Twins(tuple(twin for _, twin in twins))
     said += [*([verdict(several)] if len(twins) > 1 else []), *remarks(several)]
-    table = _table(["method", *names], rows, kind="")
+    table = html_table(["method", *names], rows, kind="")
     note = f"<p class=note>{'<br>'.join(map(escape, said))}</p>"
     return f"<section><h2>Planned and measured</h2>{table}{note}{largest}</section>"
 
@@ -144,12 +149,12 @@ def worst_clients(method: Method, count: int) -> str:
     )
 
 
-def _table(head: Sequence[str], rows: Iterable[str], kind: str = " class=text") -> str:
+def html_table(head: Sequence[str], rows: Iterable[str], kind: str = " class=text") -> str:
     titles = "".join(f"<th>{escape(title)}</th>" for title in head)
     return f"<div class=wide><table{kind}><thead><tr>{titles}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
 
 
-def _row(title: str, cells: Iterable[str]) -> str:
+def html_row(title: str, cells: Iterable[str]) -> str:
     """``title`` is HTML, ``cells`` are text."""
     return f'<tr><th scope="row">{title}</th>{_cells(cells)}</tr>'
 
@@ -158,7 +163,7 @@ def _cells(texts: Iterable[str]) -> str:
     return "".join(f"<td>{escape(text)}</td>" for text in texts)
 
 
-def _figure(drawn: Drawn, heading: str = "h3") -> str:
+def html_figure(drawn: Drawn, heading: str = "h3") -> str:
     return (
         f'<figure id="{escape(drawn.name)}"><{heading}>{escape(drawn.title)}</{heading}>{drawn.inline_svg()}'
         f"<figcaption>{escape(drawn.caption)}</figcaption></figure>"
@@ -176,7 +181,7 @@ def _events(methods: Sequence[Method]) -> str:
             detail = event.detail[:_DETAIL].partition("\n")[0]
             detail += "…" if len(detail) == _DETAIL else ""
             rows.append(f"<tr>{_cells([method.name, *when, who, label(event.kind), detail])}</tr>")
-    table = _table(["method", "wall s", "virtual s", "who", "what", "detail"], rows)
+    table = html_table(["method", "wall s", "virtual s", "who", "what", "detail"], rows)
     more = f"<p class=note>{total} events; at most {_EVENTS_SHOWN} of each first run are shown.</p>"
     return f"<section><h2>Events</h2>{table}{more}</section>"
 
@@ -186,8 +191,8 @@ def _configuration(methods: Sequence[Method]) -> str:
     blocks = ""
     if keys := differing(settings):
         names = [escape(method.name) for method in methods]
-        rows = [_row(name, map(value_text, map(own.get, keys))) for name, own in zip(names, settings, strict=True)]
-        blocks = f"<h3>Keys that differ</h3>{_table(['method', *keys], rows)}"
+        rows = [html_row(name, map(value_text, map(own.get, keys))) for name, own in zip(names, settings, strict=True)]
+        blocks = f"<h3>Keys that differ</h3>{html_table(['method', *keys], rows)}"
     for method in methods:
         seeds, folders = (", ".join(str(getattr(run, name)) for run in method.runs) for name in ("seed", "folder"))
         blocks += (
