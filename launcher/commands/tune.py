@@ -17,7 +17,7 @@ from ..studies.folders import names_of, new_folder, raised_as
 from ..studies.search import Budget, Trial
 from ..studies.space import Space, parse_space
 from ..studies.sweep import Jobs, alone_in
-from ..studies.tuning import TRIALS, NoneFinished, Tuned, searched, tune as search_one
+from ..studies.tuning import TRIALS, NoneFinished, Tuned, is_idle, searched, tune as search_one, with_values
 from ..studies.tuning_picture import draw
 
 _DONE, _FAILED, _INTERRUPTED = 0, 1, 130
@@ -51,8 +51,8 @@ def methods_of(source: Path | Mapping[str, Any], overrides: Overrides, space: Sp
     spaces = [searched(config, space) for config in configs]
     for key, what in space.items():
         if not any(key in each for each in spaces):
-            names = ", ".join(dict.fromkeys(config.algorithm.name for config in configs))
-            raise ConfigError(f"--search {key}={what}: has no effect with algorithm.name = {names}")
+            why = is_idle(key, with_values(configs[0], {key: what.value(what.at(0.99))}))
+            raise ConfigError(f"--search {why or f'{key}: has no effect'}")
     files = [f"best-{name}.toml" for name in names_of(configs)] if len(configs) > 1 else ["best.toml"]
     return [Method(*each) for each in zip(configs, trees, spaces, files, strict=True)]
 

@@ -94,7 +94,8 @@ def _distribution(what: Any, told: str) -> Distribution:
     if isinstance(what, str) and (".." in what or what.strip().startswith(("log:", "int:"))):
         raise ConfigError(f"{told}: {_HOW}")
     values = _listed(what) if isinstance(what, str) else what
-    if not isinstance(values, Iterable) or isinstance(values, Mapping) or len(values := list(values)) < 2:
+    values = list(values) if isinstance(values, Iterable) and not isinstance(values, Mapping) else []
+    if len(values) < 2:
         raise ConfigError(f"{told}: is no choice of at least two values; {_HOW}")
     for number, value in enumerate(values):
         if value == "" or isinstance(value, dict):

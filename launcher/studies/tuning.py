@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ...metrics.config_file import parse as parse_toml, read_text
 from ...metrics.store import RunFolderError
@@ -143,35 +143,36 @@ def clear_trials(root: Path) -> None:
 
 
 def searched(config: RunConfig, space: Space) -> dict[str, Distribution]:
-    """Returns the part of the space that the configuration's method has, and where it has an effect. Raises ConfigError
-    where a key is none of any method's."""
-    own = keys_of(type(config.algorithm))
-    found = {}
-    for key, what in space.items():
-        section, _, name = key.rpartition(".")
-        if section == "algorithm" and name not in own:
-            continue
-        found[key] = what
+    """Returns the part of the space that the configuration's method has, and that has an effect. Raises ConfigError."""
+    own = {f"algorithm.{name}" for name in keys_of(type(config.algorithm))}
+    found = {key: what for key, what in space.items() if key in own or not key.startswith("algorithm.")}
     return {key: what for key, what in found.items() if _has_effect(config, key, found)}
 
 
 def _has_effect(config: RunConfig, key: str, space: Space) -> bool:
-    """Tells whether it has, with some of the values that the others may have; or the trials will tell what is wrong."""
-    tried = 0
+    """Tells whether it has, whatever its value, with some of the values that the others may have. Raises ConfigError
+    where none of them is allowed."""
+    found, why = list[bool](), ConfigError()
     for share in (0.1, 0.3, 0.5, 0.7, 0.9):
-        for mine in (0.01, 0.99):
-            values = {each: what.value(what.at(mine if each == key else share)) for each, what in space.items()}
-            try:
-                candidate = with_values(config, values)
-            except ConfigError:
-                continue
-            tried += 1
-            try:
-                refuse({key: ""}, [candidate])
-            except ConfigError:
-                continue
-            return True
-    return not tried
+        ends = [{each: what.at(0.99 * end if each == key else share) for each, what in space.items()} for end in (0, 1)]
+        try:
+            candidates = [with_values(config, {each: space[each].value(at[each]) for each in space}) for at in ends]
+        except ConfigError as error:
+            why = error
+            continue
+        found.append(not any(is_idle(key, candidate) for candidate in candidates))
+    if not found:
+        raise why
+    return any(found)
+
+
+def is_idle(key: str, config: RunConfig) -> str:
+    """Returns why a key has no effect, if that is so."""
+    try:
+        refuse({key: ""}, [config])
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def tune(
@@ -224,12 +225,9 @@ def best_of(trials: Sequence[Trial], budget: Budget) -> Tuned:
 
 
 def _digest(config: RunConfig, space: Space, budget: Budget) -> str:
-    about = [
-        config.but(name="").to_toml(),
-        {key: str(what) for key, what in space.items()},
-        own_code.digests(config.uses),
-    ]
-    about += [budget.seeds, budget.payload_bytes, budget.virtual_s]
+    keys = {key: str(what) for key, what in space.items()}
+    spent = budget.seeds, budget.payload_bytes, budget.virtual_s
+    about = config.but(name="").to_toml(), keys, own_code.digests(config.uses), spent
     return sha256(json.dumps(about, default=str).encode()).hexdigest()[:12]
 
 
@@ -252,7 +250,7 @@ def _known(root: Path, method: str, digest: str) -> dict[int, Trial]:
                 number = int(row["number"])
             except (ValueError, TypeError) as error:
                 raise OSError(f"{error}") from None
-        found[number] = Trial(number, values, row["state"], row["metric"], of_seeds, row["reason"])
+        found[number] = Trial(number, values, cast(State, row["state"]), row["metric"], of_seeds, row["reason"])
     return found
 
 
