@@ -14,8 +14,8 @@ from ..prepare.prepared import Prepared
 
 
 def payload_of(prepared: Prepared) -> int:
-    """Returns the payload bytes that all clients will send. Of edges that may be silent, and of vectors whose length
-    follows from what is learned, it is the most that may be."""
+    """Returns the payload bytes that all clients will send. Where edges may be silent, it is the most that may
+    be."""
     sizes = {own.node: _sizes(own) for own in prepared.assignments}
     plan = prepared.plan or _as_if_planned(prepared)
     total = 0

@@ -18,6 +18,8 @@ from ...metrics.text import size
 from ...node import own_code
 from ...topology.errors import UserError
 from ..config.sections import ConfigError, RunConfig, keys_of, refuse, validate
+from ..prepare.assignments import Site
+from ..prepare.preparation import work_out
 from ..run.earlier import PlannedRun, clear, has_diverged
 from .folders import raised_as, require_empty
 from .forecast import payload_of
@@ -80,19 +82,33 @@ class Runs:
             config = with_values(self._config, trial.values)
             seeds = {step: config.but(seed=config.seed + step) for step in steps}
             runs = {step: PlannedRun(each, self._folder(trial, each.seed)) for step, each in seeds.items()}
+            self._runs |= {(trial.number, step): run for step, run in runs.items()}
+            if over := self._too_long(list(runs.values())):
+                return over
             prepared = prepare(list(runs.values()))
         except UserError as error:
             return Result(state="refused", reason=re.sub(r"(?m)^trial-\d+-seed-\d+: ", "", f"{error}"))
-        self._runs |= {(trial.number, step): run for step, run in runs.items()}
-        budget = self._budget
-        if budget.payload_bytes < math.inf and (most := max(map(payload_of, prepared))) > budget.payload_bytes:
-            why = f"a run would send {size(most)}, {size(budget.payload_bytes)} are allowed"
-            return Result(state="over budget", reason=why)
-        ends = [each.plan.end_s for each in prepared if each.plan]
-        if ends and max(ends) > budget.virtual_s:
-            why = f"a run would last {max(ends):.4g} virtual seconds, {budget.virtual_s:g} are allowed"
-            return Result(state="over budget", reason=why)
+        exact = not config.algorithm.traits.silent_edges  # else the first run tells
+        if self._budget.payload_bytes < math.inf and exact:
+            return self._too_much(max(map(payload_of, prepared)))
         return None
+
+    def _too_long(self, runs: Sequence[PlannedRun]) -> Result | None:
+        """Plans them on test samples, as the best will be run: for validation some training samples are left out."""
+        for run in runs if self._budget.virtual_s < math.inf else ():
+            config = run.config.but(data={"evaluate_on": "test"})
+            plan = work_out(config, run.folder, Site(Path("/nowhere"), "ipc:///nowhere")).plan
+            clear(run.folder)
+            if plan and plan.end_s > self._budget.virtual_s:
+                why = f"a run would last {plan.end_s:.4g} virtual seconds, {self._budget.virtual_s:g} are allowed"
+                return Result(state="over budget", reason=why)
+        return None
+
+    def _too_much(self, payload: int) -> Result | None:
+        if payload <= self._budget.payload_bytes:
+            return None
+        why = f"a run sends {size(payload)}, {size(self._budget.payload_bytes)} are allowed"
+        return Result(state="over budget", reason=why)
 
     def run(self, trials: Sequence[Trial], step: int, note: Note) -> None:
         runs = {self._runs[trial.number, step].folder: trial for trial in trials}
@@ -101,7 +117,7 @@ class Runs:
         def done(ended: Ended) -> None:
             folder = ended.run.folder
             if ended.outcome.status != "interrupt":
-                note(runs[folder], _result(ended))
+                note(runs[folder], self._result(ended))
                 noted.add(folder)
             clear(folder)
 
@@ -116,20 +132,19 @@ class Runs:
     def _folder(self, trial: Trial, seed: int) -> Path:
         return self._root / f"trial-{trial.number}-seed-{seed}"
 
-
-def _result(ended: Ended) -> Result:
-    folder, said = ended.run.folder, " ".join("; ".join(ended.outcome.causes[:1]).split())[:300]
-    of_seed = f"seed {ended.run.config.seed}: "
-    try:
-        run = summarize(folder)
-    except RunFolderError as error:
-        return Result(state="failed", reason=of_seed + (said or f"{error}"))
-    grown = run.divergence is not None and run.divergence.kind == "diverged"
-    if grown or has_diverged(folder):
-        return Result(state="diverged", reason=of_seed + (said or f"{run.divergence}"))
-    if run.status != "finished" or run.final is None or not math.isfinite(run.final.mean):
-        return Result(state="failed", reason=of_seed + (said or "no client has a final metric"))
-    return Result(run.final.mean, run.metric)
+    def _result(self, ended: Ended) -> Result:
+        folder, said = ended.run.folder, " ".join("; ".join(ended.outcome.causes[:1]).split())[:300]
+        of_seed = f"seed {ended.run.config.seed}: "
+        try:
+            run = summarize(folder)
+        except RunFolderError as error:
+            return Result(state="failed", reason=of_seed + (said or f"{error}"))
+        grown = run.divergence is not None and run.divergence.kind == "diverged"
+        if grown or has_diverged(folder):
+            return Result(state="diverged", reason=of_seed + (said or f"{run.divergence}"))
+        if run.status != "finished" or run.final is None or not math.isfinite(run.final.mean):
+            return Result(state="failed", reason=of_seed + (said or "no client has a final metric"))
+        return self._too_much(run.traffic.payload_bytes) or Result(run.final.mean, run.metric)
 
 
 def clear_trials(root: Path) -> None:
