@@ -26,6 +26,35 @@ def sweep(
     where it was: finished runs are kept."""
 
 
+@command(studies, "tune")
+def tune(
+    file: ConfigFile,
+    search: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=DISTRIBUTION",
+            help="log:0.001..10, 0.1..1, int:1..10, int:log:1..64, or a,b,c; may be repeated.",
+        ),
+    ],
+    trials: Annotated[int, typer.Option(min=1, max=10_000, help="How many values are tried of each method.")] = 30,
+    seeds: Annotated[int, typer.Option(min=1, max=1_000, help="How many a trial has, from the file's seed on.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="How many runs go on at once, up to 4.")] = 1,
+    max_payload: Annotated[
+        float | None, typer.Option(min=0, metavar="MB", help="What would send more is not tried.")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(min=0, metavar="VIRTUAL_S", help="What would last longer by its plan is not tried.")
+    ] = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the trials and the best configuration.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Find the values with which a method does best on validation samples.
+
+    The methods of [[compare]] tables are searched one by one, each with the same number of trials and the same seeds.
+    The same command with the same --out goes on where it was; a larger --trials goes further."""
+
+
 @command(studies, "shrink")
 def shrink(
     file: ConfigFile,

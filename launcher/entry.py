@@ -9,7 +9,8 @@ from typing import TextIO
 
 from . import ONE_THREAD, interrupts
 
-_MAKES_RUNS = "run", "resume", "sweep", "reproduce", "verify"  # the result is in their folders, not what they print
+# The result is in their folders, not what they print
+_MAKES_RUNS = "run", "resume", "sweep", "tune", "reproduce", "verify"
 _NOBODY_READS = (errno.EPIPE, errno.EIO, errno.EBADF)
 
 

@@ -64,10 +64,19 @@ def load_one(source: Path | Mapping[str, Any], overrides: Overrides = ()) -> Run
 
 def tables_of(source: Path, overrides: Overrides = ()) -> dict[str, Any]:
     """Returns the tables of the one run that a file describes, with all that it starts from. Raises ConfigError."""
-    config = load_one(source, overrides)
-    tree = _merge(read(source), _overrides(overrides))
+    load_one(source, overrides)
+    return all_tables_of(source, overrides)[0]
+
+
+def all_tables_of(source: Path | Mapping[str, Any], overrides: Overrides = ()) -> list[dict[str, Any]]:
+    """Returns those of each run that ``load`` returns. Raises ConfigError."""
+    configs = load(source, overrides)
+    tree = read(source) if isinstance(source, Path) else _whole(_tables(source), _GIVEN, Path.cwd())
     tree.pop("reproduction", None)
-    return tree | {"clients": config.clients, "rounds": config.rounds}
+    variants = tree.pop("compare", None) or [{}]
+    trees = [_merge(_merge(tree, _overrides(overrides)), variant) for variant in variants]
+    numbers = [{"clients": config.clients, "rounds": config.rounds} for config in configs]
+    return [each | number for each, number in zip(trees, numbers, strict=True)]
 
 
 def _runs(tree: dict[str, Any], variants: Sequence[dict[str, Any]], setting: Mapping[str, Any]) -> list[RunConfig]:
