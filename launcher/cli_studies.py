@@ -148,3 +148,28 @@ def verify(
 @command(studies, "theory")
 def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
     """Hold a run of a convex problem against Theorem 1 of Sheaf-FMTL."""
+
+
+@command(studies, "board")
+def board(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE.toml...]", help="Methods or problems of your own, beside ours."),
+    ] = None,
+    methods: Annotated[list[str] | None, typer.Option("--method", help="Only this one of ours; repeatable.")] = None,
+    problems: Annotated[list[str] | None, typer.Option("--problem", help="Only this one of ours; repeatable.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Runs of each entry, on test samples.")] = 5,
+    trials: Annotated[int, typer.Option(min=1, max=1000, help="Trials of each search, on validation samples.")] = 12,
+    tuning_seeds: Annotated[int, typer.Option(min=1, max=100, help="Runs of each trial.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="How many runs go on at once.")] = 2,
+    out: Annotated[Path, typer.Option(help="Folder of the page and its data.")] = Path("runs/board"),
+    check: Annotated[
+        str | None, typer.Option(metavar="PROBLEM/METHOD", help="Make this entry again, and compare.")
+    ] = None,
+    of: Annotated[Path | None, typer.Option(help="--check: the board.json; by default the one of --out.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Tune methods alike on several problems, and put them on one page.
+
+    Accuracy, the worst clients, bytes and planned seconds to 90% of the best, CPU and memory. The same command with
+    the same --out goes on where it was; each entry can be made again to the bit."""

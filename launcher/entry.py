@@ -10,7 +10,7 @@ from typing import TextIO
 from . import ONE_THREAD, interrupts
 
 # The result is in their folders, not what they print
-_MAKES_RUNS = "run", "resume", "sweep", "tune", "reproduce", "verify"
+_MAKES_RUNS = "run", "resume", "sweep", "tune", "reproduce", "verify", "board"
 _NOBODY_READS = (errno.EPIPE, errno.EIO, errno.EBADF)
 
 

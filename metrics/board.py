@@ -127,7 +127,9 @@ def read_board(path: Path) -> Board:
         whole = json.loads(read_text(path))
         if whole["format"] != _FORMAT:
             raise ValueError(f"format {whole['format']!r:.20}; allowed: {_FORMAT}")
-        return Board({f"{key}": f"{value}" for key, value in whole["facts"].items()}, tuple(map(_entry, whole["entries"])))
+        return Board(
+            {f"{key}": f"{value}" for key, value in whole["facts"].items()}, tuple(map(_entry, whole["entries"]))
+        )
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -133,7 +133,7 @@ def _seconds(found: Estimate | None) -> str:
 
 
 def _with_error(value: float, error: float) -> str:
-    shown = "" if math.isnan(error) or error < 0.005 * abs(value) else f" ± {short(error)}"
+    shown = "" if math.isnan(error) or error <= 0.005 * abs(value) else f" ± {short(error)}"
     return f"{short(value)}{shown}"
 
 
@@ -172,7 +172,8 @@ def _panel(panel: Axes, title: str, entries: Sequence[Entry], families: Sequence
 
     def place(entry: Entry) -> tuple[float, float]:
         bytes_, metric = sent[entry.name], entry.estimate("test_metric")
-        assert bytes_ and metric
+        assert bytes_
+        assert metric
         return max(bytes_.mean, least / 3) / 1e6, scale * metric.mean  # what sends nothing stands at the left
 
     for entry in there:
@@ -184,7 +185,9 @@ def _panel(panel: Axes, title: str, entries: Sequence[Entry], families: Sequence
         xs, ys = zip(*map(place, front), strict=True)
         panel.step([*xs, panel.get_xlim()[1]], [*ys, ys[-1]], where="post", color=SOFT, lw=1, zorder=0)
     for entry in front[-_NAMED:]:
-        panel.annotate(entry.title, place(entry), (0, 4), textcoords="offset points", fontsize=7, color=INK, ha="center")
+        panel.annotate(
+            entry.title, place(entry), (0, 4), textcoords="offset points", fontsize=7, color=INK, ha="center"
+        )
     panel.set_xscale("log")
     panel.set_title(title, fontsize=10)
     panel.set_xlabel("payload sent, MB")
@@ -195,7 +198,7 @@ def _legend(figure: Figure, panel: Axes, families: Sequence[str]) -> None:
     for number, family in enumerate(families):
         look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
         panel.scatter([], [], s=22, linewidths=0, label=family, **look)
-    legend_below(figure, *panel.get_legend_handles_labels())
+    legend_below(figure, panel)
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
@@ -229,5 +232,7 @@ def _markdown(board: Board, sections: Iterable[Section]) -> str:
     texts = ["\n".join(f"- {name}: {text}" for name, text in board.facts.items())]
     for section in sections:
         lines = [section.columns, ["---"] * len(section.columns), *section.rows]
-        texts.append(f"## {section.heading}\n\n{section.note}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in lines))
+        texts.append(
+            f"## {section.heading}\n\n{section.note}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in lines)
+        )
     return "\n\n".join(texts) + "\n"
