@@ -1,6 +1,7 @@
 """The board: methods on problems, each tuned with the same budget, and what each came to. A method is a file with a
 table [method] and the keys that it sets, a problem a configuration without an algorithm; ours are in examples/board."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -142,10 +143,10 @@ class Maker:
             tuned = tune(config.but(seed=TUNING_SEED), space, self._plan.budget, folder, self._jobs)
         except NoneFinished as error:
             return replace(entry, flaw=f"{error}".splitlines()[0])
-        counts = {trial.state: tuned.count(trial.state) for trial in tuned.trials}
+        counts = Counter[str](trial.state for trial in tuned.trials)
         keys = {**method.keys, **tuned.values}
         entry = replace(
-            entry, toml=tomli_w.dumps(tables_of(problem.path, keys)), tuned=tuned.values, trials=counts,
+            entry, toml=tomli_w.dumps(tables_of(problem.path, keys)), tuned=tuned.values, trials=dict(counts),
             metric=tuned.metric,
         )  # fmt: skip
         results, flaw = results_of(load_one(problem.path, keys), range(self._plan.seeds), folder, self._jobs)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -177,9 +177,7 @@ def _panel(panel: Axes, title: str, entries: Sequence[Entry], families: Sequence
         return max(bytes_.mean, least / 3) / 1e6, scale * metric.mean  # what sends nothing stands at the left
 
     for entry in there:
-        number = families.index(entry.family)
-        look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        panel.scatter(*place(entry), s=22, linewidths=0, **look)
+        panel.scatter(*place(entry), **_look(families.index(entry.family)))
     front = front_of(there)
     if front:
         xs, ys = zip(*map(place, front), strict=True)
@@ -196,9 +194,13 @@ def _panel(panel: Axes, title: str, entries: Sequence[Entry], families: Sequence
 
 def _legend(figure: Figure, panel: Axes, families: Sequence[str]) -> None:
     for number, family in enumerate(families):
-        look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        panel.scatter([], [], s=22, linewidths=0, label=family, **look)
+        panel.scatter([], [], label=family, **_look(number))
     legend_below(figure, panel)
+
+
+def _look(family: int) -> dict[str, Any]:
+    colour, marker = COLOURS[family % len(COLOURS)], MARKERS[family % len(MARKERS)]
+    return {"s": 22, "linewidths": 0, "color": colour, "marker": marker}
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
