@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         State,
         Traits,
         Vector,
+        Work,
     )
     from .node.algorithms.server import NEEDS_NEW_UPLOADS, TAKES_OLD_UPLOADS, ServerAlgorithm, weighted_mean
     from .node.assignment import Neighbour
@@ -72,6 +73,7 @@ __all__ = [
     "Table",
     "Traits",
     "Vector",
+    "Work",
     "calibrate",
     "compare",
     "open_run",
@@ -86,7 +88,7 @@ __all__ = [
     "weighted_mean",
 ]
 _PLACES = {  # {module: its names}, where it is not ``runs``
-    "node.algorithms.base": "Algorithm Cost Edge Facts RunFacts SettingsError Setup State Traits Vector",
+    "node.algorithms.base": "Algorithm Cost Edge Facts RunFacts SettingsError Setup State Traits Vector Work",
     "node.algorithms.server": "NEEDS_NEW_UPLOADS TAKES_OLD_UPLOADS ServerAlgorithm weighted_mean",
     "node.assignment": "Neighbour",
     "node.client": "Client RoundReport",

@@ -21,7 +21,7 @@ GROUPS = {
     "metrics.summary.TrafficTotal metrics.summary.MemoryTotal metrics.verification.Verified "
     "metrics.twins.Twins metrics.twin.Twin metrics.twin.RoundTime metrics.twin.ClientTime metrics.twin.LinkTime "
     "metrics.twin.Seconds",
-    "Algorithms": "Algorithm ServerAlgorithm Traits NEEDS_NEW_UPLOADS TAKES_OLD_UPLOADS Vector State Facts Cost "
+    "Algorithms": "Algorithm ServerAlgorithm Traits NEEDS_NEW_UPLOADS TAKES_OLD_UPLOADS Vector State Facts Cost Work "
     "SettingsError weighted_mean",
     "What an algorithm is given": "Client Peers Edge Neighbour Setup Graph GraphSequence RunFacts RoundReport "
     "Architecture",

@@ -170,13 +170,15 @@ class Training(Section):
             return 1
         if self.work == "steps":
             return self.steps
-        return self.epochs * -(-samples // min(self.batch_size, samples))
+        return self.epochs * self.a_pass(samples)
+
+    def a_pass(self, samples: int) -> int:
+        """Returns how many local steps go over all training samples once."""
+        return 1 if self.work == "full" else -(-samples // min(self.batch_size, samples))
 
     def samples_of(self, samples: int) -> float:
         """Returns how many samples the steps of a round go over, in the mean over rounds."""
-        if self.work == "full":
-            return samples
-        return samples * self.count(samples) / -(-samples // min(self.batch_size, samples))
+        return samples * self.count(samples) / self.a_pass(samples)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from ...metrics.reader import runs_in
 from ...metrics.text import duration, say, show, width
 from ...metrics.watch.screen import Place
 from ...metrics.watch.snapshot import Snapshot
+from ...node.algorithms.base import work_of
 from ...topology.picture import check_format
 from ..config.files import load
 from ..config.sections import SCENARIO_TABLES, ConfigError, RunConfig
@@ -215,7 +216,15 @@ def _planned(config: RunConfig, calibrate: Callable, picture: Path | None, lines
     assert plan
     roughly = "" if config.time.clock == "virtual" else "; on the wall clock, the run follows this only roughly"
     step_s, sample_s = prepared.config.compute.step_s, prepared.config.compute.sample_s
-    told = [f"a local step takes {step_s or sample_s:.4g} s{' a sample' if sample_s else ''}{roughly}", ""]
+    told = [f"a local step takes {step_s or sample_s:.4g} s{' a sample' if sample_s else ''}{roughly}"]
+    first, samples = prepared.assignments[0], prepared.data.clients[0].train_samples
+    most = max(work_of(config.algorithm, first, samples, round)[0] for round in range(1, config.rounds + 1))
+    if most != (count := config.training.count(samples)):
+        steps = f"{count} local step{'s' if count > 1 else ''}"
+        told.append(
+            f"a round of client 0 has {steps}; all that {config.algorithm.name} computes takes as long as {most:.4g}"
+        )
+    told.append("")
     told += [f"{name:<36}{value}".rstrip() for name, value in figures(plan)]
     told += ["", *lines_of(plan, min(100, width()), lines), f"{need} on this machine"]
     if picture is not None:

@@ -58,7 +58,8 @@ class ComputeTimes:
             if i < scenario.learners and 1 <= round <= scenario.rounds:
                 factors[i, round - 1] = factor
         steps, slowdown = (np.array(each or 1, float) for each in (scenario.steps, scenario.slowdown))
-        self._seconds = np.broadcast_to(scenario.step_s * steps * slowdown, scenario.clients)[:, None] * factors
+        steps = steps if steps.ndim > 1 else steps[..., None]  # of all rounds alike
+        self._seconds = np.broadcast_to(scenario.step_s * steps * slowdown[..., None], factors.shape) * factors
         if scenario.message_s or scenario.evaluation_s:
             more = _beside_steps(scenario) * np.broadcast_to(slowdown, scenario.clients)[:, None]
             self._seconds = self._seconds + more * factors

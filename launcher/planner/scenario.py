@@ -230,7 +230,7 @@ class Scenario:
     deadline_s: float = math.inf
     notice_s: float = 0.0
     step_s: float = 0.01
-    steps: tuple[float, ...] = ()  # or samples, which then take step_s each
+    steps: Sequence[float | Sequence[float]] = ()  # or samples, which then take step_s each; or by round
     message_s: float = 0.0
     evaluation_s: float = 0.0
     evaluated: Sequence[int] = ()  # rounds

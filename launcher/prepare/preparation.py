@@ -38,6 +38,7 @@ from ..planner.traces import read_traces
 from .assignments import Site, assign, connected, deal_architectures
 from .links import Shape, links_of, unlike_clients
 from .prepared import Prepared, memory_of, write_down
+from .work import local_work
 
 Calibrate = Callable[[Assignment, int], float]  # (a client, the steps of its round) -> seconds of a local step
 _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -238,7 +239,7 @@ def plan_of(
         receivers = tuple(frozenset(config.algorithm.receivers(config, round)) for round in rounds)
         star = Star(participants, receivers, opening=len(link(config.algorithm, server, server.neighbours[0]).opens))
     samples = [client.train_samples for client in data.clients]
-    scenario = replace(_scenario(config, graphs, sizes, samples, star), emulated=emulated)
+    scenario = replace(_scenario(config, graphs, assignments, sizes, samples, star), emulated=emulated)
     plan = for_the_wall_clock(simulate(scenario), scenario) if config.time.clock == "wall" else simulate(scenario)
     if config.time.replay is not None:
         recording = Recording.load(assignments[0].run.folder / config.time.replay)
@@ -274,6 +275,7 @@ def _message_bytes(config: RunConfig, own: Assignment, peer: Neighbour) -> tuple
 def _scenario(
     config: RunConfig,
     graphs: GraphSequence,
+    assignments: Sequence[Assignment],
     sizes: Mapping[Edge, tuple[int, ...]],
     samples: Sequence[int],
     star: Star | None,
@@ -287,7 +289,6 @@ def _scenario(
     if config.links.sharing == "fair" and any(trace.up or trace.down for trace in traces.values()):
         why = "in [trace], what clients can send or get changes as time goes by"
         raise ConfigError.of("links.sharing", "fair", why, "'queue'")
-    units = [config.training.samples_of(n) if compute.sample_s else config.training.count(n) for n in samples]
     return Scenario(
         seed=config.seed,
         rounds=config.rounds,
@@ -302,7 +303,7 @@ def _scenario(
         deadline_s=time.deadline_s or math.inf,
         notice_s=time.notice_s,
         step_s=unit_s,
-        steps=(*units, *[0] * (count - len(units))),  # a server takes none
+        steps=local_work(config, assignments, samples),
         message_s=compute.message_s,
         evaluation_s=compute.evaluation_s,
         evaluated=[k for k in range(1, config.rounds + 1) if k == config.rounds or (every and k % every == 0)],

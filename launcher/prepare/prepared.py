@@ -16,7 +16,7 @@ from ...metrics.store import CODE, CONFIG, CONFIG_DIGEST, CONSTANT_METRIC, FILES
 from ...metrics.text import duration
 from ...metrics.twin import save_links
 from ...node.algorithms import algorithm_of, links_of
-from ...node.algorithms.base import Cost, returned
+from ...node.algorithms.base import Cost, returned, work_of
 from ...node.assignment import Assignment
 from ...node.model.architecture import told
 from ...topology import Graph
@@ -134,12 +134,12 @@ def need_of(prepared: Prepared, *, one_process: bool = False) -> Need:
 
 
 def _work_of(assignment: Assignment, samples: int) -> float:
-    training, steps = assignment.training, assignment.training.count(samples) if samples else 0
-    passed = {"full": samples, "steps": steps * min(training.batch_size, samples), "epochs": training.epochs * samples}
-    flops = passed[training.work] * assignment.architecture.gradient_flops
+    algorithm = algorithm_of(assignment)
+    steps, passed = work_of(algorithm, assignment, samples, 1) if samples else (0, 0)
+    flops = passed * assignment.architecture.gradient_flops
     messages = 2 * _met_in_a_round(assignment)
     round_s = _OF_A_ROUND_S + _OF_A_MESSAGE_S * messages + _OF_A_STEP_S * steps + flops / _FLOPS_A_SECOND
-    opening_s = samples * algorithm_of(assignment).cost(assignment).opening_flops / _FLOPS_A_SECOND
+    opening_s = samples * algorithm.cost(assignment).opening_flops / _FLOPS_A_SECOND
     return _OF_A_START_S + assignment.run.rounds * round_s + opening_s
 
 

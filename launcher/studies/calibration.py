@@ -14,6 +14,7 @@ import numpy as np
 
 from ...metrics.store import RunFolderError
 from ...node.algorithms import links_of
+from ...node.algorithms.base import work_of
 from ...node.process.ping import Ping
 from ...node.settings import Checkpoints, Measuring, Time
 from ...topology.errors import UserError
@@ -173,7 +174,7 @@ def _without_scenario(config: RunConfig) -> RunConfig:
 class _Work(NamedTuple):
     """What a client did in a round, and the seconds that it took."""
 
-    steps: int
+    steps: float  # or what takes as long
     samples: float
     messages: int
     maps_of: int
@@ -237,7 +238,7 @@ def _figures_of(works: Sequence[_Work], by: str, name: str) -> Iterator[Figure]:
 
 def _works(prepared: Prepared) -> dict[int, list[_Work]]:
     """By client: of each round but the first, in which much is done for the first time."""
-    folder, training, found = prepared.folder, prepared.config.training, defaultdict[int, list[_Work]](list)
+    folder, algorithm, found = prepared.folder, prepared.config.algorithm, defaultdict[int, list[_Work]](list)
     query = "SELECT src, round, sum(messages) FROM traffic GROUP BY src, round"
     sent = {(node, round): messages for node, round, messages in recorded(folder, query)}
     learnt = set(recorded(folder, "SELECT node, round FROM round WHERE train_loss IS NOT NULL"))
@@ -251,7 +252,7 @@ def _works(prepared: Prepared) -> dict[int, list[_Work]]:
             # Work takes its CPU time at least, and more where it sleeps, or waits for a disk
             parts = (spent[node, round] - spent[node, round - 1]).max(axis=1).tolist()
             own, samples = prepared.assignments[node], prepared.data.clients[node].train_samples
-            work = (training.count(samples), training.samples_of(samples)) if (node, round) in learnt else (0, 0.0)
+            work = work_of(algorithm, own, samples, round) if (node, round) in learnt else (0.0, 0.0)
             found[node].append(_Work(*work, sent.get((node, round), 0), len(own.neighbours), *parts))
     return found
 

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 import numpy as np
 
 from ...topology.section import Fraction
-from .base import Client, State
+from ..assignment import Assignment
+from .base import Client, State, Work
 from .server import TAKES_OLD_UPLOADS, ServerAlgorithm, Uploads
 
 
@@ -33,6 +34,9 @@ class APFL(ServerAlgorithm):
         state = super().begin(client)
         state.mix = np.full(1, self.mix)
         return state
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(gradients=2)
 
     def upload(self, client: Client) -> np.ndarray:
         theta, state, alpha = client.theta, client.state, client.alpha

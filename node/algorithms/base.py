@@ -1,5 +1,6 @@
 """What an algorithm is: its settings, what is fixed about it, what travels on an edge, and one round."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -164,6 +165,22 @@ class Cost:
     opening_flops: int = 0  # operations for each training sample, once before the first round
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a client computes with its model in a round, at most: planned time counts it, a pass forward as a third of a
+    gradient. What ``begin`` and evaluations compute is no part of it."""
+
+    gradients: float = 1  # in each local step, on its mini-batch
+    passes: float = 0  # forward alone, as ``client.loss_of`` and ``features_of`` do; likewise
+    full_gradients: float = 0  # in the round, on all training samples
+    full_passes: float = 0  # forward alone, likewise
+
+    def steps(self, count: float, a_pass: float) -> float:
+        """Returns how many local steps take as long, where a round has ``count`` and a pass over all training samples
+        takes ``a_pass``."""
+        return count * (self.gradients + self.passes / 3) + a_pass * (self.full_gradients + self.full_passes / 3)
+
+
 class State(SimpleNamespace):
     """What a client keeps from round to round beside theta: ``State(psi=...)`` keeps ``client.state.psi``. Arrays,
     {neighbour: array} and restriction maps are saved in checkpoints, found again by a client that goes on from one, and
@@ -265,6 +282,11 @@ class Algorithm:
         its edges."""
         return Cost()
 
+    def work(self, own: Assignment, round: int) -> Work:
+        """Returns what a client that takes part in a round computes: by default one gradient in each local step, as
+        ``client.learn`` does."""
+        return Work()
+
     def personal_model(self, client: Client) -> np.ndarray:
         """Returns the parameters (d,) that the client itself would use: what is evaluated."""
         return client.theta
@@ -300,6 +322,16 @@ def returned(by: Algorithm, method: str, found: Any, kind: type[_T]) -> _T:
         why = f"returned {type(found).__name__}; it has to be a sheafgossip.{kind.__name__}(...)"
         raise SettingsError(f"{type(by).__name__}.{method}", why)
     return found
+
+
+def work_of(algorithm: Algorithm, own: Assignment, samples: int, round: int) -> tuple[float, float]:
+    """Returns how many local steps, and how many samples in local steps, take as long as what a client with so many
+    training samples computes in a round. Raises SettingsError."""
+    work, training = returned(algorithm, "work", algorithm.work(own, round), Work), own.training
+    steps = work.steps(training.count(samples), training.a_pass(samples))
+    if not 0 <= steps < math.inf:
+        raise SettingsError(f"{type(algorithm).__name__}.work", f"returned {work}; all of it is at least 0")
+    return steps, work.steps(training.samples_of(samples), samples)
 
 
 def facts_of(algorithm: Algorithm, run: RunFacts) -> Facts:

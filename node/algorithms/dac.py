@@ -6,8 +6,9 @@ from typing import Literal
 import numpy as np
 
 from ...topology.section import Count, NotNegative
+from ..assignment import Assignment
 from .asking import Asking
-from .base import Client, Edge, Facts, Peers, RunFacts, State, Vector
+from .base import Client, Edge, Facts, Peers, RunFacts, State, Vector, Work
 
 _SMALLEST = 1e-6  # loss
 
@@ -37,6 +38,9 @@ class DAC(Asking):
     def facts(self, run: RunFacts) -> Facts:
         """How many clients there are."""
         return Facts(edges={ends: run.graph.clients for i, j in run.graph.edges for ends in ((i, j), (j, i))})
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(full_passes=min(self.sample, len(own.neighbours)))
 
     def begin(self, client: Client) -> State:
         return State(similarity=np.zeros(client.clients, client.theta.dtype), asked=np.zeros(client.clients, bool))

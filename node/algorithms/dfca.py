@@ -8,7 +8,7 @@ import numpy as np
 
 from ...topology.section import Count
 from ..assignment import Assignment
-from .base import Algorithm, Client, Cost, Edge, Peers, State, Traits, Vector
+from .base import Algorithm, Client, Cost, Edge, Peers, State, Traits, Vector, Work
 from .ifca import best
 
 
@@ -26,6 +26,9 @@ class Copies(Algorithm):
 
     def cost(self, own: Assignment) -> Cost:
         return Cost(self.k * own.architecture.size)
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(full_passes=self.k)
 
     def starts(self, client: Client) -> np.ndarray:
         """Returns the first w_i (k, d)."""

@@ -7,7 +7,8 @@ import numpy as np
 from annotated_types import Lt
 
 from ...topology.section import Count, NotNegative, Positive
-from .base import Algorithm, Client, Edge, Peers, Traits, Vector, mixing_pull
+from ..assignment import Assignment
+from .base import Algorithm, Client, Edge, Peers, Traits, Vector, Work, mixing_pull
 
 _TRAITS = Traits(same_size=True, changing_graphs=True, directed_graphs="regular", learns_first=True, momentum=False)
 
@@ -47,6 +48,9 @@ class DFedSAM(Algorithm):
 
     def messages(self, edge: Edge) -> list[Vector]:
         return [Vector(edge.d_i)] * self.gossip_steps
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(gradients=2)
 
     def round(self, client: Client, peers: Peers) -> None:
         y = client.theta

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ...topology.section import Count
-from .base import Client, Edge, Peers, RunFacts, Vector
+from ..assignment import Assignment
+from .base import Client, Edge, Peers, RunFacts, Vector, Work
 from .gossip import PushSum, pushed
 from .personal_layers import fit_in_turn
 from .shared_layers import require_alike
@@ -33,6 +34,9 @@ class DFedPGP(PushSum):
         key = f"algorithm.name = {self.name!r}"
         run.require_body(key)
         require_alike(run, key, lambda model: model.parameters_of("body"))
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(gradients=self.head_passes + 1)
 
     def round(self, client: Client, peers: Peers) -> None:
         theta, body, w = client.theta, client.blocks["body"], client.state.push_sum_weight

@@ -10,8 +10,9 @@ from annotated_types import Le
 from ...topology.randomness import generator
 from ...topology.section import Fraction, Positive
 from ...transport.codecs import kept
+from ..assignment import Assignment
 from ..model.architecture import Architecture
-from .base import Algorithm, Client, Edge, Peers, State, Traits, Vector
+from .base import Algorithm, Client, Edge, Peers, State, Traits, Vector, Work
 
 _BITS = 1 << np.arange(23, -1, -1)  # of a mask that a number carries: a float32 has 24
 
@@ -50,6 +51,9 @@ class DisPFL(Algorithm):
         mask = np.concatenate(parts)
         client.theta *= mask
         return State(mask=mask)
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(full_gradients=round > 1)
 
     def round(self, client: Client, peers: Peers) -> None:
         theta, mask = client.theta, client.state.mask

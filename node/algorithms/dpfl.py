@@ -8,8 +8,9 @@ import numpy as np
 from annotated_types import Gt, Lt
 
 from ...topology.section import Count
+from ..assignment import Assignment
 from .asking import Asking
-from .base import Client, Peers, State
+from .base import Client, Peers, State, Work
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,10 @@ class DPFL(Asking):
     """The round in which it asks all neighbours and decides whom to ask from then on."""
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.2
     """Share of its training samples that it does not learn from, but chooses by."""
+
+    def work(self, own: Assignment, round: int) -> Work:
+        asked = len(own.neighbours) if round <= self.choose_round else min(self.budget, len(own.neighbours))
+        return Work(full_passes=self.held_out * (2 + 2 * asked * (round >= self.choose_round)))
 
     def begin(self, client: Client) -> State:
         client.hold_out(self.held_out)

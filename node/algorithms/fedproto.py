@@ -6,7 +6,8 @@ from typing import Literal
 import numpy as np
 
 from ...topology.section import NotNegative
-from .base import Client, Edge, Facts, RunFacts, SettingsError, State, Vector
+from ..assignment import Assignment
+from .base import Client, Edge, Facts, RunFacts, SettingsError, State, Vector, Work
 from .server import TAKES_OLD_UPLOADS, ServerAlgorithm, Uploads
 
 _NEVER = -1e6  # the score of a class without a prototype
@@ -22,6 +23,9 @@ class Representations(ServerAlgorithm):
     def facts(self, run: RunFacts) -> Facts:
         """Both ends of an edge know of which classes the client has samples."""
         return Facts(edges={ends: run.classes[i] for i, j in run.graph.edges for ends in ((i, j), (j, i))})
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(full_passes=1)  # class_features
 
     def classes_of(self, client: Client) -> list[int]:
         (server,) = client.neighbours.values()

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...topology.section import Count
 from ..assignment import Assignment
-from .base import Client, Cost, Edge, RunFacts, SettingsError, State, Vector
+from .base import Client, Cost, Edge, RunFacts, SettingsError, State, Vector, Work
 from .server import ServerAlgorithm, Uploads
 
 
@@ -39,6 +39,9 @@ class IFCA(ServerAlgorithm):
 
     def cost(self, own: Assignment) -> Cost:
         return Cost(self.k * own.architecture.size)
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(full_passes=self.k)
 
     def begin(self, client: Client) -> State:
         """The server keeps w (k, d) and, of each client it has heard, c_i; a client c_i."""

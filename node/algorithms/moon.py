@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 import numpy as np
 
 from ...topology.section import NotNegative, Positive
-from .base import Client, RunFacts, State
+from ..assignment import Assignment
+from .base import Client, RunFacts, State, Work
 from .server import TAKES_OLD_UPLOADS, FedAvg
 
 
@@ -35,6 +36,9 @@ class MOON(FedAvg):
 
     def begin(self, client: Client) -> State:
         return State(before=client.theta.copy()) if client.role == "client" else State()
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(passes=2)
 
     def upload(self, client: Client) -> np.ndarray:
         theta, state, w = client.theta, client.state, client.theta.copy()

@@ -6,8 +6,9 @@ from typing import Literal
 import numpy as np
 
 from ...topology.section import Count
+from ..assignment import Assignment
 from .asking import Asking
-from .base import Client, Peers, RunFacts, SettingsError, State
+from .base import Client, Peers, RunFacts, SettingsError, State, Work
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class PENS(Asking):
     def check(self, run: RunFacts) -> None:
         if self.top > self.sample:
             raise SettingsError("algorithm.top", f"is {self.top}; allowed are 1 to algorithm.sample = {self.sample}")
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(full_passes=min(self.sample, len(own.neighbours)) if round <= self.first_stage else 0)
 
     def begin(self, client: Client) -> State:
         return State(chosen=np.zeros(client.clients, int))  # how often each was in M_i

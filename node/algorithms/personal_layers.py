@@ -15,8 +15,9 @@ import numpy as np
 from annotated_types import Le
 
 from ...topology.section import Count, Needs, Positive
+from ..assignment import Assignment
 from ..model.architecture import Architecture, Parameter
-from .base import Client, Peers, RunFacts, SettingsError, Traits, mixing_pull
+from .base import Client, Peers, RunFacts, SettingsError, Traits, Work, mixing_pull
 from .server import TAKES_OLD_UPLOADS
 from .shared_layers import SharedLayers
 
@@ -79,6 +80,9 @@ class FedRep(FedPer):
     """tau: how many times the head does the local work that [training] asks for, before the body does it once."""
 
     own_steps = True
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(gradients=self.head_passes + 1)
 
     def upload(self, client: Client) -> np.ndarray:
         fit_in_turn(client, self.head_passes)

@@ -18,7 +18,8 @@ from annotated_types import Le
 
 from ...topology.randomness import generator
 from ...topology.section import Count, Needs, NotNegative, Positive
-from .base import Algorithm, Client, Peers, State, Traits
+from ..assignment import Assignment
+from .base import Algorithm, Client, Peers, State, Traits, Work
 
 Uploads = Mapping[int, np.ndarray]
 """{client: the vector it has sent}"""
@@ -169,6 +170,9 @@ class Ditto(ServerAlgorithm):
     theta_is = "own beside common"
     traits = replace(NEEDS_NEW_UPLOADS, momentum=False)
 
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(gradients=2)
+
     def upload(self, client: Client) -> np.ndarray:
         theta, w, alpha, lam = client.theta, client.state.w, client.alpha, self.lam
         v = theta.copy()
@@ -204,6 +208,9 @@ class PFedMe(ServerAlgorithm):
 
     theta_is = "own beside common"
     traits = replace(TAKES_OLD_UPLOADS, momentum=False)
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(gradients=self.inner_steps)
 
     def upload(self, client: Client) -> np.ndarray:
         theta, alpha, lam, eta = client.theta, client.alpha, self.lam, self.eta
@@ -242,6 +249,9 @@ class PerFedAvg(ServerAlgorithm):
     """hessian-free: how far apart these are, as a multiple of v."""
 
     traits = replace(TAKES_OLD_UPLOADS, momentum=False)
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(gradients=4 if self.variant == "hessian-free" else 2)
 
     def upload(self, client: Client) -> np.ndarray:
         w, alpha, beta, delta = client.theta, self.alpha, client.alpha, self.delta

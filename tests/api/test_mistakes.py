@@ -65,6 +65,12 @@ MISTAKES = {  # {what: (text of the file, lines of the configuration, what is sa
     "mutable default": (f"{FROZEN}x: list = []", NAMED, r"mutable default <class 'list'> for field x .*line 16"),
     "no facts": (f"{FROZEN}def facts(self, run): return 5", NAMED, r"Own.facts: returned int; .*sheafgossip.Facts\("),
     "no cost": (f"{FROZEN}def cost(self, own): return 5", NAMED, r"Own.cost: returned int; .*sheafgossip.Cost\("),
+    "no work": (f"{FROZEN}def work(self, own, round): return 5", NAMED, r"Own.work: returned int; .*sheafgossip.Work"),
+    "less than no work": (
+        f"{FROZEN}def work(self, own, round): return sg.Work(gradients=-2)",
+        NAMED,
+        r"Own.work: returned Work\(gradients=-2,.*at least 0",
+    ),
     "no pattern": (f"{FROZEN}def pattern(self, run): return 5", NAMED, r"Own.pattern: returned int; .*GraphSequence\("),
     "others' pattern": (
         f"{FROZEN}def pattern(self, run): return sg.GraphSequence((sg.Graph.of(99, []),))",
