@@ -8,6 +8,7 @@ import typer
 from .options import Address, ConfigFile, Engines, Grid, Overrides, Plain, Quiet, command, new_group
 
 studies = new_group()
+_OF_OURS = "Only this one of ours, or none; may be repeated."
 
 
 @command(studies, "runs")
@@ -156,8 +157,12 @@ def board(
         list[Path] | None,
         typer.Argument(metavar="[FILE.toml...]", help="Methods or problems of your own, beside ours."),
     ] = None,
-    methods: Annotated[list[str] | None, typer.Option("--method", help="Only this one of ours; repeatable.")] = None,
-    problems: Annotated[list[str] | None, typer.Option("--problem", help="Only this one of ours; repeatable.")] = None,
+    methods: Annotated[
+        list[str] | None, typer.Option("--method", help="Only this one of ours, or none; repeatable.")
+    ] = None,
+    problems: Annotated[
+        list[str] | None, typer.Option("--problem", help="Only this one of ours, or none; repeatable.")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Runs of each entry, on test samples.")] = 5,
     trials: Annotated[int, typer.Option(min=1, max=1000, help="Trials of each search, on validation samples.")] = 12,
     tuning_seeds: Annotated[int, typer.Option(min=1, max=100, help="Runs of each trial.")] = 1,

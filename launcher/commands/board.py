@@ -60,6 +60,8 @@ def plan_of(files: Sequence[Path], methods: Sequence[str], problems: Sequence[st
         names = [found.name for found in each]
         if twice := [name for number, name in enumerate(names) if name in names[:number]]:
             raise ConfigError(f"{twice[0]}: two files of the board would share that name; rename yours")
+    if not of_methods or not of_problems:
+        raise ConfigError(f"board: there is no {'method' if of_problems else 'problem'}; give a file with one")
     return Plan(of_problems, of_methods, budget, seeds)
 
 

@@ -100,11 +100,15 @@ class Plan:
 
 
 def ours(kind: type[Method] | type[Problem], wanted: Sequence[str]) -> list[Any]:
-    """Returns those of examples/board, or the ``wanted`` of them. Raises ConfigError."""
+    """Returns those of examples/board, or the ``wanted`` of them, of "none" none. Raises ConfigError."""
     what = "methods" if kind is Method else "problems"
     found = {path.stem: path for path in sorted((OURS / what).glob("*.toml"))}
+    if list(wanted) == ["none"]:
+        return []
     if unknown := [name for name in wanted if name not in found]:
-        raise ConfigError(f"--{what[:-1]} {unknown[0]}: allowed are {', '.join(found)}; or give your own as a file")
+        raise ConfigError(
+            f"--{what[:-1]} {unknown[0]}: allowed are none, {', '.join(found)}; or give your own as a file"
+        )
     return [kind.of(found[name]) for name in wanted or found]
 
 
