@@ -38,8 +38,8 @@ MORE_OPTIONS = {
     "what top-k leaves out": {"transport": {"codec": "top-k"}, "algorithm": {"name": "dfedu"}},
     "tcp with keys": {"transport": {"protocol": "tcp"}},
 }
-WITH_SERVER = ("pfedhn", "fedavg", "ditto", "fedsak")
-OTHERS = ("selective-sheaf", "gradient-tracking", "push-sum")
+WITH_SERVER = ("pfedhn", "fedavg", "ditto", "fedsak", "sfl", "scaffold", "fedu", "ifca")
+OTHERS = ("selective-sheaf", "gradient-tracking", "push-sum", "choco-sgd", "beer", "dispfl", "dfca", "dpfl")
 MORE_OPTIONS |= {name: {"algorithm": {"name": name}} for name in WITH_SERVER + OTHERS}
 CHOSEN = OPTIONS | MORE_OPTIONS if os.environ.get("SHEAFGOSSIP_MEMORY") == "all" else OPTIONS
 

@@ -6,7 +6,12 @@ import pytest
 
 from oracles import accuracy
 from runs import assert_same, run_here_again
+from sheafgossip.launcher.config.files import load
+from sheafgossip.launcher.config.sections import ConfigError
+from sheafgossip.launcher.prepare.assignments import Site
+from sheafgossip.launcher.prepare.preparation import work_out
 from sheafgossip.metrics.verification import compare_with_kernel
+from sheafgossip.node.algorithms import ALGORITHMS
 
 from . import normalized
 
@@ -31,6 +36,7 @@ links = { latency_s = 0.02, loss = 0.1 }
 faults = [{ kind = "crash", clients = [2], at_round = 3, restart_after = 1 }]
 """
 MISSING = FAULTS.replace('staleness = 2, silence = "stale"', 'silence = "skip"')
+OLD = FAULTS.replace("staleness = 2, ", "")
 OF_MEETINGS = """
 time = { clock = "virtual", deadline_s = 0.5 }
 compute = { step_s = 0.05, slowdown = [1.0, 4.0] }
@@ -42,54 +48,54 @@ WITH_SERVER = {
     "fedavg": ("fraction = 0.5", ""),
     "fedavg, with stragglers": ("fraction = 0.2", STRAGGLERS),
     "fedavg, with faults": ("fraction = 0.5", MISSING),
-    "ditto": ("fraction = 0.5", ""),
-    "pfedme": ("fraction = 0.5, lam = 1.5, eta = 0.3", ""),
-    "per-fedavg": ("fraction = 0.5, alpha = 0.2", ""),
-    "flt": ('fraction = 0.5, embedding = 8, manifold = "pca", case = "related", centroids = 2', ""),
-    "fedsak": ("fraction = 0.5", ""),
-    "fedavg-c": ('fraction = 0.5, share = "head"', MLP),
-    "fedsem": ("fraction = 0.5, k = 3", ""),
-    "fedsem, with faults": ("fraction = 0.5", MISSING),
-    "ifca": ("fraction = 0.5, k = 3", 'transport.codec = "int8"'),
-    "ifca, with faults": ("fraction = 0.5", MISSING),
-    "sfmtl-graph": ("fraction = 0.5, lam = 0.5", MLP),
-    "fedproto": ("fraction = 0.5", f'{MLP}\ntransport.codec = "int8"'),
-    "fedgh": ("fraction = 0.5", MLP),
-    "sfl": ("fraction = 0.5, layers = 2", "topology.p = 0.5"),
-    "pfedhn": (HYPERNETWORK, ""),
-    "ghn": (f"{HYPERNETWORK}, embedding_rounds = 4", ""),
-    "shn": (f"{HYPERNETWORK}, embedding_rounds = 3", ""),
-    "fedper": ("fraction = 0.5", MLP),
-    "fedbn": ("fraction = 0.5", NORM),
-    "apfl": ("fraction = 0.5", ""),
-    "fedavg-ft": ("fraction = 0.5, steps = 2", 'model = { kind = "mlp", hidden = [16], dropout = 0.2 }'),
-    "scaffold": ("fraction = 0.5", ""),
-    "moon": ("fraction = 0.5", MLP),
-    "fedu": ('fraction = 0.5, relations = "topology"', ""),
-    "fedmtl": ("fraction = 0.5, lam = 0.01", ""),
+    "ditto": ("fraction = 0.5", MISSING),
+    "pfedme": ("fraction = 0.5, lam = 1.5, eta = 0.3", OLD),
+    "per-fedavg": ("fraction = 0.5, alpha = 0.2", OLD),
+    "flt": ('fraction = 0.5, embedding = 8, manifold = "pca", case = "related", centroids = 2', MISSING),
+    "fedsak": ("fraction = 0.5", MISSING),
+    "fedavg-c": ('fraction = 0.5, share = "head"', f"{MLP}{MISSING}"),
+    "fedsem": ("fraction = 0.5, k = 3", MISSING),
+    "ifca": ("fraction = 0.5, k = 3", f'{MISSING}transport.codec = "int8"'),
+    "sfmtl-graph": ("fraction = 0.5, lam = 0.5", f"{MLP}{MISSING}"),
+    "fedproto": ("fraction = 0.5", f'{MLP}{OLD}transport.codec = "int8"'),
+    "fedgh": ("fraction = 0.5", f"{MLP}{OLD}"),
+    "sfl": ("fraction = 0.5, layers = 2", f"topology.p = 0.5{OLD}"),
+    "pfedhn": (HYPERNETWORK, MISSING),
+    "ghn": (f"{HYPERNETWORK}, embedding_rounds = 4", MISSING),
+    "shn": (f"{HYPERNETWORK}, embedding_rounds = 3", MISSING),
+    "fedrep": ("fraction = 0.5, head_passes = 2", f"{MLP}{OLD}"),
+    "fedper": ("fraction = 0.5", f"{MLP}{OLD}"),
+    "fedbn": ("fraction = 0.5", f"{NORM}{MISSING}"),
+    "apfl": ("fraction = 0.5", OLD),
+    "fedavg-ft": ("fraction = 0.5, steps = 2", f'model = {{ kind = "mlp", hidden = [16], dropout = 0.2 }}{OLD}'),
+    "scaffold": ("fraction = 0.5", OLD),
+    "moon": ("fraction = 0.5", f"{MLP}{OLD}"),
+    "fedu": ('fraction = 0.5, relations = "topology"', OLD),
+    "fedmtl": ("fraction = 0.5, lam = 0.01", OLD),
 }
 METHODS = WITH_SERVER | {
-    "local": ("", ""),
+    "local": ("", FAULTS),
     "d-psgd": ("", 'transport.protocol = "tcp"'),
     "d2": ("", ""),
     "gradient-tracking": ("", "topology = { p = 0.6, redraw_every = 2 }"),
-    "fedrep": ("server = false, head_passes = 2", f"{FAULTS}{MLP}"),
+    "fedrep, neighbours": ("server = false, head_passes = 2", f"{FAULTS}{MLP}"),
+    "fedper, neighbours": ("server = false", f"{FAULTS}{MLP}"),
+    "fedbn, neighbours": ("server = false", f"{FAULTS}{NORM}"),
     "dfedpgp": ("", f"{MLP}\n{CHANGING_ARCS}"),
     "fedprox": ("fraction = 0.5", MISSING),
     "dfedavgm": ("beta = 0.5", FAULTS),
     "dfedsam": ("gossip_steps = 2", FAULTS),
     "push-sum": ("", "topology = { p = 0.4, directed = true }"),
     "pairwise": ("", ""),
-    "dfedu": ("", 'transport.codec = "top-k"'),
-    "sheaf-fmtl": ("start_scale = 0.1", 'model = { kind = "cnn", filters = [4] }'),
+    "dfedu": ("", f'{FAULTS}transport.codec = "top-k"'),
+    "sheaf-fmtl": ("start_scale = 0.1", f'model = {{ kind = "cnn", filters = [4] }}{FAULTS}'),
     "sheaf-fmtl, fused": ('exchange = "fused", storage = "factored", start = "orthogonal", lam = 0.05', ""),
     "sheaf-fmtl, rotating": ('start = "shared", eta = 0.0, rotate_every = 2', ""),
-    "dac": ("sample = 2", 'transport.codec = "int8"'),
+    "dac": ("sample = 2", f'{MISSING}transport.codec = "int8"'),
     "pens, with faults": ("first_stage = 3, sample = 2, top = 1", MISSING),
     "dpfl, with faults": ("choose_round = 2", MISSING),
-    "dfca": ("k = 3", 'transport.codec = "int8"'),
-    "dfca, with faults": ("", FAULTS),
-    "facade": ("", f"{MLP}\n{CHANGING_ARCS}"),
+    "dfca": ("k = 3", f'{FAULTS}transport.codec = "int8"'),
+    "facade": ("", f"{MLP}{FAULTS}{CHANGING_ARCS}"),
     "selective-sheaf": ('listen = 2, blocks = "head"', f'{MLP}\ntransport.codec = "int8"'),
     "selective-sheaf, seeking": ("listen = 1, probe_every = 2, seek = true", ""),
     "d-psgd, with faults": ("", FAULTS),
@@ -115,6 +121,7 @@ METHODS = WITH_SERVER | {
     "ad-psgd, with faults": ("", OF_MEETINGS),
     "selective-sheaf, seeking, with faults": ("listen = 1, probe_every = 2, seek = true", MISSING),
 }
+NEED_ALL = {"beer", "choco-sgd", "d2", "dfedpgp", "gradient-tracking", "push-sum"}
 SHOWN = "SELECT src, dst, messages, wire_bytes FROM overhead WHERE kind = 'evaluation' ORDER BY dst"
 FIGURES = "SELECT node, test_loss, test_metric, global_metric FROM round WHERE"
 
@@ -160,6 +167,24 @@ def test_an_interrupted_run_ends_with_the_bits_of_an_unbroken_one(run, tmp_path,
     assert_same(broken, whole)
     for query in (SHOWN, f"{FIGURES} true ORDER BY round, node"):
         assert broken.rows(query) == whole.rows(query)
+
+
+def test_every_method_is_here_with_losses_and_a_crash_or_is_refused_there():
+    here, in_trouble = (
+        {method.partition(",")[0] for method in METHODS if trouble in text_of(method)} for trouble in ("", "loss = ")
+    )
+    assert here == in_trouble | NEED_ALL == set(ALGORITHMS)
+    assert not in_trouble & NEED_ALL
+
+
+@pytest.mark.parametrize("name", sorted(NEED_ALL))
+def test_a_method_that_needs_every_message_is_refused_where_some_are_lost(tmp_path, name):
+    text = CONFIG.replace("MOMENTUM", "0").replace("KEYS", f'name = "{name}"')
+    (tmp_path / "config.toml").write_text(text + MLP + MISSING)
+    (config,) = load(tmp_path / "config.toml")
+    told = f"'{name}'.* needs every message, in its own round.*; use time.staleness = 0"
+    with pytest.raises(ConfigError, match=told):
+        work_out(config, tmp_path / "run", Site(tmp_path, "ipc:///nowhere"), None)
 
 
 @pytest.mark.parametrize("method", WITH_SERVER)

@@ -51,6 +51,7 @@ def test_ad_psgd_averages_the_pairs_of_the_plan_with_gradients_from_before(run):
             at[end] += 1
     assert oracles.error(folder.thetas(ROUNDS), np.stack(theta)) < 1e-12
     assert len(folder.payload()) == CLIENTS * ROUNDS - alone  # a message each way a meeting
+    assert set(folder.sent().values()) == {(1, 8 * theta[0].size)}
 
 
 def uses_of(plan):
@@ -80,6 +81,7 @@ def test_epidemic_learning_averages_with_those_who_send(run, sampling):
         degrees |= {(int(W[:, i].sum()), int(W[i].sum())) for i in range(CLIENTS)}
         theta = W / W.sum(axis=1, keepdims=True) @ theta
     assert oracles.error(folder.thetas(ROUNDS), theta) < 1e-12
+    assert set(sent.values()) == {(1, 8 * theta.shape[1])}
     assert (degrees == {(3, 3)}) == (sampling == "oracle")
     assert {out for out, _ in degrees} == {3}
     assert len(met) > CLIENTS * (CLIENTS - 1) * 0.8  # everybody meets almost everybody

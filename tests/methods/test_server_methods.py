@@ -353,37 +353,6 @@ def test_fedavg_averages_the_uploads_that_the_plan_lets_through(run):
     assert folder.rows(f"SELECT max(virtual_s) FROM round WHERE node = {MANY}") == [(server["end"][-1],)]
 
 
-FRACTION = "algorithm.fraction=0.6"
-OTHERS = {
-    "ditto": [FRACTION],
-    "pfedme": [],
-    "scaffold": [FRACTION],
-    "fedu": [],
-    "fedmtl": [FRACTION],
-    "fedper": [FRACTION, "model.kind=mlp", "model.hidden=[16]"],
-    "sfmtl-graph": ["model.kind=mlp", "model.hidden=[16]"],
-    "flt": [FRACTION, "algorithm.embedding=8", "algorithm.manifold=pca", "algorithm.case=related"],
-    "fedsak": [FRACTION],
-    "fedsem": [FRACTION],
-    "ifca": [FRACTION],
-    "fedproto": ["model.kind=mlp", "model.hidden=[16]"],
-    "sfl": [FRACTION],
-    "shn": [FRACTION, "algorithm.embedding_rounds=5", "algorithm.hidden=16", "algorithm.embedding=4"],
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_each_method_with_a_server_tolerates_a_crash_losses_and_a_straggler(run, name):
-    silence = (
-        "stale" if name in ("pfedme", "scaffold", "fedu", "fedper") else "skip"
-    )  # with the last uploads, or without
-    folder = run(TROUBLE, f"algorithm.name={name}", f"time.silence={silence}", *OTHERS[name])
-    kinds = folder.rows("SELECT kind FROM event WHERE kind IN ('crash', 'restart', 'join') ORDER BY 1")
-    assert kinds == [("crash",), ("join",), ("restart",)]
-    assert all(np.isfinite(theta).all() for theta in folder.theta(LONG).values())
-    assert_used_as_planned(folder)
-
-
 def test_on_the_wall_clock_the_server_goes_on_at_the_deadline(run):
     folder = run(TROUBLE, *FEDAVG, "time.clock=wall", "rounds=8", "compute.step_s=0.02", "time.deadline_s=0.3")
     heard = folder.rows(f"SELECT round, count(used_round) FROM used WHERE node = {MANY} GROUP BY round ORDER BY round")
