@@ -29,8 +29,9 @@ demo: setup  ## Run twenty client processes and compare five algorithms.
 test: setup  ## Run all tests.
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
-chaos: setup  ## Hold random runs full of faults and kills against their plans; SEEDS=0-499, SHRINK=SEED (5 s a seed).
-	PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SHRINK),--shrink $(SHRINK),--seeds $(or $(SEEDS),0-49)) --jobs $(or $(JOBS),2)
+chaos: setup  ## Hold random runs full of faults and kills against their plans; SEEDS=0-499, METHODS=ifca,dfca, SHRINK=SEED (5 s a seed).
+	PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SHRINK),--shrink $(SHRINK),--seeds $(or $(SEEDS),0-49)) \
+		$(if $(METHODS),--methods $(METHODS)) --jobs $(or $(JOBS),2)
 
 failpoints: setup  ## Kill and hold up each process at each named point (1 minute).
 	SHEAFGOSSIP_EVERY_FAILPOINT=1 $(BIN)/python -m pytest -q -n 2 tests/integration/test_failpoints.py

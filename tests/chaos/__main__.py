@@ -17,6 +17,7 @@ _KEPT = Path("build/chaos")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos", description="Random runs full of faults, held against their plans.")
     parser.add_argument("--seeds", default="0-19", help="a number, or the first and the last: 0-499")
+    parser.add_argument("--methods", default="", help="only cases of these algorithms: ifca,dfca")
     parser.add_argument("--jobs", type=int, default=2, help="how many cases at once")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="look for a simpler case that fails, 5 minutes long")
     parser.add_argument("--show", type=int, metavar="SEED", help="print the case, and run nothing")
@@ -27,12 +28,13 @@ def main() -> int:
     if given.shrink is not None:
         return _shrink(given.shrink)
     first, _, last = given.seeds.partition("-")
-    return _try_all(range(int(first), int(last or first) + 1), given.jobs)
+    cases = {seed: case_of(seed) for seed in range(int(first), int(last or first) + 1)}
+    methods = given.methods.split(",") if given.methods else {case.method for case in cases.values()}
+    return _try_all({seed: case for seed, case in cases.items() if case.method in methods}, given.jobs)
 
 
-def _try_all(seeds: range, jobs: int) -> int:
-    began, cases = time.monotonic(), {seed: case_of(seed) for seed in seeds}
-    verdicts: dict[int, Verdict] = {}
+def _try_all(cases: dict[int, Case], jobs: int) -> int:
+    began, verdicts = time.monotonic(), dict[int, Verdict]()
     with ThreadPoolExecutor(jobs) as pool:
         tried = {pool.submit(trial, case, _KEPT / f"{seed}"): seed for seed, case in cases.items()}
         for future in as_completed(tried):
@@ -42,12 +44,14 @@ def _try_all(seeds: range, jobs: int) -> int:
     counts = Counter(each.verdict for each in verdicts.values())
     resumed = sum(each.resumed for each in verdicts.values())
     print(
-        f"\n{len(seeds)} seeds in {(time.monotonic() - began) / 60:.1f} minutes: {counts['fine']} fine, "
+        f"\n{len(cases)} seeds in {(time.monotonic() - began) / 60:.1f} minutes: {counts['fine']} fine, "
         f"{counts['refused']} refused before the start, {counts['wrong']} wrong; {resumed} times resumed after a kill"
     )
-    if wrong := [str(seed) for seed in seeds if verdicts[seed].verdict == "wrong"]:
+    methods = Counter(case.method for case in cases.values())
+    print("methods: " + ", ".join(f"{method} {count}" for method, count in sorted(methods.items())))
+    if wrong := [str(seed) for seed in cases if verdicts[seed].verdict == "wrong"]:
         print(f"wrong: {', '.join(wrong)}; their folders are in {_KEPT}")
-    if too_many := counts["refused"] > REFUSED_AT_MOST * len(seeds) + 1:
+    if too_many := counts["refused"] > REFUSED_AT_MOST * len(cases) + 1:
         print(f"too many are refused: at most {REFUSED_AT_MOST:.0%} should be")
     return int(bool(wrong or too_many))
 

@@ -13,6 +13,8 @@ from . import wire
 from .records import Records, number_of
 
 _SHOWN = 6
+_OF_SOME = ("pairwise", "epidemic", "ad-psgd", "divshare", "teleportation")  # with patterns of their own
+_NOT_THETA = ("per-fedavg", "fedavg-ft", "apfl")  # what a client uses is made of theta, and not theta itself
 
 
 class Checker:
@@ -28,8 +30,8 @@ class Checker:
         algorithm, topology = self.config["algorithm"]["name"], self.config["topology"]
         changes = topology["directed"] or topology["redraw_every"] or "exponential" in topology["kind"]
         # Not all neighbours talk in all rounds, or not both ways
-        self.some = self.has_server or changes or algorithm in ("pairwise", "epidemic", "ad-psgd")
-        self.quiet = self.config["algorithm"]["name"] == "selective-sheaf"  # it sends less than it might
+        self.some = self.has_server or changes or algorithm in _OF_SOME
+        self.quiet = algorithm in ("selective-sheaf", "dac", "dpfl", "pens")  # they send less than they might
         there = {node: ~np.isnan(part["start"]) for node, part in self.plan.items()}
         self.of_node = {node: (np.flatnonzero(rows) + 1).tolist() for node, rows in there.items()}
         self.planned = {(node, round) for node, rounds in self.of_node.items() for round in rounds}  # to be done
@@ -83,9 +85,8 @@ class Checker:
         joins = (fault["clients"] for fault in self.config.get("faults", ()) if fault["kind"] == "join")
         joiners = {node for clients in joins for node in clients}
         drawn = self.clients if self.config.get("chaos", {}).get("join") else set()
-        gone = {
-            node for (node,) in self._rows("SELECT node FROM event WHERE kind = 'crash' AND detail = 'before round 1'")
-        }
+        ends = "SELECT node FROM event WHERE kind IN ('crash', 'leave') AND detail = 'before round 1'"
+        gone = {node for (node,) in self._rows(ends)}
         may_start = {node for node in joiners if node in gone or (node, 1) in self.planned} | drawn  # late for round 1
         at_first = (set(self.plan) or self.clients) - joiners - drawn
         yield from _differ("starts", at_first - self.killed, starts - may_start - self.killed)
@@ -112,10 +113,12 @@ class Checker:
         rows = self._rows("SELECT src, dst, round, messages, payload_bytes, message_bytes, wire_bytes FROM traffic")
         found = {row[:3]: wire.Weight(*row[3:]) for row in rows}
         hosts = dict(self._rows("SELECT node, host FROM node WHERE node >= 0"))
+        classes = {node: len(set(self._shard(node)["y_train"].tolist())) for node in self.clients}
         expected: defaultdict[tuple[int, int, int], wire.Weight] = defaultdict(lambda: wire.NOTHING)
         of_one: defaultdict[tuple[int, int, int], set[wire.Weight]] = defaultdict(set)
         for src, round, phase, dst, copies in self.cells("copies"):
-            weight = wire.weigh(self.config, src, dst, round, phase, remote=hosts.get(src) != hosts.get(dst))
+            remote, of_client = hosts.get(src) != hosts.get(dst), classes[min(src, dst)]
+            weight = wire.weigh(self.config, src, dst, round, phase, remote=remote, classes=of_client)
             of_one[src, dst, round].add(weight)
             expected[src, dst, round] += weight.times(copies)
         again = {(src, dst, round) for src, round, _, dst, life in self.cells("again") if life}  # or not, as they come
@@ -203,7 +206,7 @@ class Checker:
         faults = [fault for fault in self.config.get("faults", ()) if node in fault.get("clients", ())]
         ends = [fault for fault in faults if fault["kind"] in ("crash", "leave")]
         due = [fault for fault in ends if fault.get("at_round", self.rounds + 1) <= last]
-        drawn = any(self.config.get("chaos", {}).get(kind) for kind in ("crash", "leave"))
+        drawn = sum(self.config.get("chaos", {}).get(kind, 0) > 0 for kind in ("crash", "leave"))  # perhaps both
         times = counts["crash"] + counts["leave"]
         if not len(due) <= times <= len(ends) + drawn:
             yield f"ends {times} times, by {len(due)} to {len(ends) + drawn} faults"
@@ -251,11 +254,14 @@ class Checker:
             if metric is not None and node not in shown and abs(metric - self._accuracy(node, theta, metric)) > 1e-6:
                 yield f"{about}: accuracy {metric} on record, not what its state has"
 
+    def _shard(self, node: int) -> dict[str, np.ndarray]:
+        return load_file(self.records.path / "shards" / f"node-{node:04d}.safetensors")
+
     def _accuracy(self, node: int, theta: np.ndarray, otherwise: float) -> float:
         """Of a linear model that is the client's own; of others, what is on record."""
-        if self.config["model"]["kind"] != "logistic" or self.config["algorithm"]["name"] == "per-fedavg":
+        if self.config["model"]["kind"] != "logistic" or self.config["algorithm"]["name"] in _NOT_THETA:
             return otherwise
-        shard = load_file(self.records.path / "shards" / f"node-{node:04d}.safetensors")
+        shard = self._shard(node)
         inputs = shard["x_test"].reshape(len(shard["x_test"]), -1).astype(float)
         classes = self.config["data"]["synthetic"]["classes"]
         weights, biases = np.split(theta, [classes * inputs.shape[1]])

@@ -5,10 +5,14 @@ case is a series of choices, of which the first option is the simplest, so one t
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import tomli_w
+
+from sheafgossip import Traits
+from sheafgossip.node.algorithms import ALGORITHMS
 
 Tree = dict[str, Any]
 
@@ -32,24 +36,44 @@ CONSTANTS: dict[str, tuple[float, ...]] = {
 }
 """Values beside the product's own. See transport/environment.py."""
 
-_STRICT = ("d2", "gradient-tracking", "push-sum", "fused")  # every message, in its own round
-_PUNCTUAL = ("rotating", "selective-sheaf", "seeking", "ditto", "ad-psgd")  # messages may be missing, but not late
-_WITH_SERVER = ("fedavg", "ditto", "pfedme", "per-fedavg")
-_ON_MAPS = ("sheaf-fmtl", "fixed", "fused", "rotating", "selective-sheaf", "seeking")
-_SHEAF: Tree = {"name": "sheaf-fmtl", "gamma": 0.1, "start_scale": 0.1, "lam": 0.05, "eta": 0.02}
-_ALGORITHMS: dict[str, Tree] = {
-    "dfedu": {"name": "dfedu", "lam": 0.02},
-    "sheaf-fmtl": _SHEAF,
+_MAPS: Tree = {"name": "sheaf-fmtl", "gamma": 0.1, "start_scale": 0.1, "lam": 0.05, "eta": 0.02}
+_PLAIN = ("local", "d-psgd", "d2", "gradient-tracking", "push-sum", "dfedpgp", "dfedavgm", "ad-psgd")
+_PLAIN += ("fedavg", "ditto", "pfedme", "per-fedavg", "apfl", "fedavg-ft", "fedprox", "scaffold", "moon", "fedmtl")
+_PLAIN += ("sfl", "fedproto", "fedgh")
+_COMPRESSED: Tree = {"keep": (0.2, 1.0), "compression": ("top-k", "random-k")}
+_METHODS: dict[str, Tree] = {  # those with settings; of several values one is drawn
+    "pairwise": {"order": ("random", "cyclic")},
+    "epidemic": {"sampling": ("oracle", "local"), "k": 2},
+    "teleportation": {"active": (2, 1, 4), "graph": ("ring", "complete")},
+    "divshare": {"fragments": (2, 1, 5)},
+    "choco-sgd": _COMPRESSED,
+    "beer": _COMPRESSED,
+    "fedu": {"relations": ("all", "topology")},
+    "ifca": {"k": (2, 3)},
+    "fedsem": {"k": (2, 3)},
+    "dfca": {"k": (2, 3)},
+    "facade": {"k": (2, 3)},
+    "fedper": {"server": (True, False)},
+    "fedbn": {"server": (True, False)},
+    "fedrep": {"server": (True, False), "head_passes": 2},
+    "dfedsam": {"gossip_steps": (1, 2)},
+    "dispfl": {"density": (0.5, 1.0)},
+    "dac": {"sample": (2, 1)},
+    "pens": {"sample": 2, "top": (2, 1), "first_stage": (2, 20)},
+    "dpfl": {"choose_round": (2, 5), "budget": (4, 1)},
+    "dfedu": {"lam": 0.02},
+    "sheaf-fmtl": _MAPS,
     "fixed": {"name": "sheaf-fmtl", "gamma": 0.1, "start": "orthogonal", "eta": 0.0, "lam": 0.05},
-    "fused": _SHEAF | {"exchange": "fused"},
+    "fused": _MAPS | {"exchange": "fused"},
     "rotating": {"name": "sheaf-fmtl", "gamma": 0.2, "start": "shared", "eta": 0.0, "lam": 0.05, "rotate_every": 3},
-    "selective-sheaf": {"name": "selective-sheaf", "gamma": 0.2},
+    "selective-sheaf": {"gamma": 0.2},
     "seeking": {"name": "selective-sheaf", "gamma": 0.2, "seek": True, "probe_every": 2},
 }
-_ON_CHANGING = ("d-psgd", "gradient-tracking", "push-sum", "local")
-_OWN_PATTERN = ("pairwise", "epidemic", "ad-psgd")
-_NAMES = ("d-psgd", *_ALGORITHMS, *_WITH_SERVER, *_OWN_PATTERN, *_ON_CHANGING, "d2", "gradient-tracking", "push-sum")
 _OFTEN = (*("d-psgd", "dfedu", "sheaf-fmtl", "fixed") * 3, "fedavg")  # those that tolerate most
+_OTHERS = ("k", "fragments", "active")  # no more than there are other clients
+_ON_BODIES = ("facade", "fedproto", "fedgh", "fedper", "fedrep", "dfedpgp", "moon")
+_NORMALIZED = str(Path(__file__).parents[1] / "methods" / "normalized.py") + ":make"
+_ANYTHING = {"tolerates": "late", "codec_may_drop": "entries", "changing_graphs": True, "directed_graphs": "all"}
 _LARGE, _HUGE = 50_000, 500_000  # numbers
 
 
@@ -68,6 +92,10 @@ class Case:
         return ",".join(f"{name}={value:g}" for name, value in self.constants.items())
 
     @property
+    def method(self) -> str:
+        return self.config["algorithm"]["name"]
+
+    @property
     def toml(self) -> str:
         """To be run as it is; what is no configuration stands above it."""
         lines = [f"# SHEAFGOSSIP_TEST_CONSTANTS={self.variable}"] if self.constants else []
@@ -77,7 +105,7 @@ class Case:
     @property
     def title(self) -> str:
         time, faults = self.config["time"], "+".join(fault["kind"] for fault in self.config.get("faults", ()))
-        about = f"{self.config['clients']} clients, {self.config['rounds']} rounds, {self.config['algorithm']['name']}"
+        about = f"{self.config['clients']} clients, {self.config['rounds']} rounds, {self.method}"
         struck = f"faults {faults or 'none'}; kills {self.killed} {len(self.moments)}"
         return f"{time['clock']}, {about}, staleness {time['staleness']}, {struck}"
 
@@ -123,10 +151,19 @@ def simpler_case(seed: int, is_wrong: Callable[[Case], bool], seconds: float = 3
 
 
 def _case(choose: Choices) -> Case:
-    kind = choose(*_OFTEN, *_NAMES)
-    clock = choose("virtual", "virtual", "virtual", *["wall"] * (kind != "ad-psgd"))
-    model, synthetic, numbers = _model(choose, on_maps=kind in _ON_MAPS)
-    clients = choose.between(2, 4 if numbers > _LARGE else 8)
+    kind = choose(*_OFTEN, *_PLAIN, *_METHODS)
+    clients = choose.between(2, 8)
+    settings = _METHODS.get(kind, {})
+    algorithm = {"name": kind} | {k: choose(*v) if isinstance(v, tuple) else v for k, v in settings.items()}
+    algorithm |= {key: min(algorithm[key], clients - 1) for key in _OTHERS if key in algorithm}
+    product = ALGORITHMS[algorithm["name"]]
+    traits = product(**algorithm).traits
+    alone = traits.server == "none"
+    if choose.one_in(15):  # mostly to be refused
+        traits = replace(traits, meets=False, **_ANYTHING)
+    clock = choose("virtual", "virtual", "virtual", *["wall"] * (not traits.meets))
+    model, synthetic, numbers = _model(choose, kind, on_maps=traits.has_maps)
+    clients = min(clients, 4) if numbers > _LARGE else clients
     most = 5 if numbers > _HUGE else 8 if numbers > _LARGE else 40
     rounds = choose.between(3, min(most, 15) if clock == "wall" else most)
     work = choose("full", "steps", "epochs")
@@ -134,30 +171,26 @@ def _case(choose: Choices) -> Case:
         "seed": choose.between(0, 1000),
         "clients": clients,
         "rounds": rounds,
-        "topology": {} if kind in (*_WITH_SERVER, "epidemic") else _topology(choose, clients, kind),
+        "topology": _topology(choose, clients, traits) if alone or traits.reads_topology else {},
         "data": {"dataset": "synthetic", "synthetic": synthetic},
         "model": model,
         "training": {"work": work, "alpha": 0.01}
         | {"full": {}, "steps": {"steps": 2, "batch_size": 4}, "epochs": {"epochs": 1, "batch_size": 4}}[work],
-        "algorithm": dict(_ALGORITHMS.get(kind, {"name": kind})),
+        "algorithm": algorithm,
         "evaluation": {"every": choose(1, 0, 3)},
         "checkpoints": {"every": choose(3, 0, 1, 2, 7)},
-        "transport": _transport(choose, kind),
+        "transport": _transport(choose, traits),
         "placement": {"hosts": min(clients, choose(0, 0, 2, 3)), "by": choose("round-robin", "random", "partition")},
         "measuring": {"every": choose(1.0, 0.01)},
-        **_Scene(choose, kind, clock, clients, rounds).tables(numbers * (8 if model["dtype"] == "float64" else 4)),
+        **_Scene(choose, traits, clock, clients, rounds).tables(numbers * (8 if model["dtype"] == "float64" else 4)),
     }
-    if kind in _ON_MAPS and numbers < 1000:
+    if traits.has_maps and numbers < 1000:
         config["checkpoints"]["save_maps"] = choose.one_in(3)
-    if kind in _WITH_SERVER:
-        config["algorithm"]["fraction"] = choose(1.0, 0.6, 0.3)
-    if kind == "epidemic":
-        config["algorithm"] |= {"sampling": choose("oracle", "local"), "k": 2 if clients > 2 else 1}
-    if kind == "pairwise":
-        config["algorithm"]["order"] = choose("random", "cyclic")
-    if kind in ("d-psgd", "d2", "gradient-tracking") and not config["topology"].get("directed"):
+    if not alone:
+        algorithm["fraction"] = choose(1.0, 0.6, 0.3)
+    if alone and traits.mixes and not config["topology"].get("directed"):
         config["topology"]["weights"] = choose("metropolis-hastings", "max-degree")
-    killed = choose("nothing", "everything", "launcher", *() if kind in _STRICT else ("clients",), "everything")
+    killed = choose("nothing", "everything", "launcher", *["clients"] * (traits.tolerates != "nothing"), "everything")
     moments = tuple(choose(*(n / 20 for n in range(4, 21))) for _ in range(choose(1, 2))) if killed != "nothing" else ()
     if killed == "clients":
         config["time"]["deaths"] = "continue"
@@ -166,12 +199,15 @@ def _case(choose: Choices) -> Case:
     return Case({key: value for key, value in config.items() if value not in ({}, [])}, constants, killed, moments)
 
 
-def _model(choose: Choices, *, on_maps: bool) -> tuple[Tree, Tree, int]:
+def _model(choose: Choices, kind: str, *, on_maps: bool) -> tuple[Tree, Tree, int]:
     """[model], [data.synthetic], and how many numbers a vector has."""
     dimensions, classes = choose(20, 1, 4, 100), choose(2, 3)
     model: Tree = {"kind": "logistic", "dtype": choose("float32", "float64")}
     numbers = classes * (dimensions + 1)
-    if choose(False, True):
+    if kind == "fedbn":
+        model = {"use": _NORMALIZED, "dtype": model["dtype"]}
+        numbers += 10 * dimensions
+    elif choose(*[False] * (kind not in _ON_BODIES), True):
         width = choose(4, 30, *() if on_maps else (900, 900, 5_000, 40_000))
         dimensions = 20 if width > 1000 else dimensions
         model |= {"kind": "mlp", "hidden": [width]}
@@ -188,11 +224,11 @@ def _shared_links(choose: Choices, clients: int, per_step: float) -> Tree:
     return links
 
 
-def _topology(choose: Choices, clients: int, kind: str) -> Tree:
-    if kind in _ON_CHANGING and choose.one_in(2):
+def _topology(choose: Choices, clients: int, traits: Traits) -> Tree:
+    if traits.changing_graphs and choose.one_in(2):
         random: Tree = {"kind": "erdos-renyi", "p": 0.6, "redraw_every": choose(1, 2, 5)}
         kinds = [random, {"kind": "one-peer-exponential"}, {"kind": "exponential"}, {"kind": "ring", "directed": True}]
-        return choose(*kinds, *[random | {"directed": True}] * (kind in ("push-sum", "local")))
+        return choose(*kinds, *[random | {"directed": True}] * (traits.directed_graphs == "all"))
     kinds: list[Tree] = [{"kind": "complete"}, {"kind": "star"}, {"kind": "erdos-renyi", "p": 0.6}]
     kinds.append({"kind": "barabasi-albert", "m": 1})
     if clients > 2:
@@ -200,11 +236,11 @@ def _topology(choose: Choices, clients: int, kind: str) -> Tree:
     return choose(*kinds, *[{"kind": "torus"}] * (clients in (4, 6, 8)))
 
 
-def _transport(choose: Choices, kind: str) -> Tree:
+def _transport(choose: Choices, traits: Traits) -> Tree:
     codecs: tuple[str, ...] = ("none",)
-    if kind not in ("d2", "gradient-tracking", "push-sum"):
+    if traits.codec_may_drop != "nothing":
         codecs = ("none", "none", "float16", "bfloat16", "int8")
-        codecs += ("top-k",) if kind in ("dfedu", "sheaf-fmtl", "fixed", "local") else ()
+        codecs += ("top-k",) if traits.codec_may_drop == "entries" else ()
     protocol = choose({"protocol": "ipc"}, {"protocol": "tcp"}, {"protocol": "tcp", "keys": False})
     codec, between = choose(*codecs), choose("same", *codecs)
     keep = {"keep": 0.2} if "top-k" in (codec, between) else {}
@@ -214,10 +250,11 @@ def _transport(choose: Choices, kind: str) -> Tree:
 class _Scene:
     """The tables of the scenario. Times are multiples of a round's local work, so that they fall into rounds."""
 
-    def __init__(self, choose: Choices, kind: str, clock: str, clients: int, rounds: int):
+    def __init__(self, choose: Choices, traits: Traits, clock: str, clients: int, rounds: int):
         self._choose, self._clients, self._rounds = choose, clients, rounds
         self._virtual, self._step_s = clock == "virtual", 0.1 if clock == "virtual" else 0.02
-        self._server, self._strict, self._punctual = (kind in some for some in (_WITH_SERVER, _STRICT, _PUNCTUAL))
+        self._server, self._strict = traits.server == "answers", traits.tolerates == "nothing"
+        self._punctual = traits.tolerates == "missing" or traits.meets
         loose = not (self._strict or self._punctual or self._server)
         self._staleness = choose(0, 1, 4, 8, 8, "inf", "inf") if loose else 0
         self._loses = not self._strict and choose(False, True)

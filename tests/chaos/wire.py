@@ -25,38 +25,88 @@ _A_RUN = 1 << 61  # always nine bytes
 _SEAL = 33  # what keys add to a frame
 
 
-def parameters(config: dict[str, Any]) -> int:
-    """Of the model, on synthetic data."""
+def layers(config: dict[str, Any]) -> list[tuple[int, int]]:
+    """The weights and biases of each layer of the model, on synthetic data, from the first one on."""
     synthetic, model = config["data"]["synthetic"], config["model"]
+    if model["use"]:  # tests/methods/normalized.py
+        return [(8 * synthetic["dimensions"], 8), (8, 8), (8 * synthetic["classes"], synthetic["classes"])]
     sizes = [synthetic["dimensions"], *model["hidden"] * (model["kind"] == "mlp"), synthetic["classes"]]
-    return sum(after * (before + 1) for before, after in pairwise(sizes))
+    return [(before * after, after) for before, after in pairwise(sizes)]
 
 
-def vectors(config: dict[str, Any]) -> list[tuple[int, int]]:
-    """Of each message of a round: how many numbers, and how many of them, at the end, no codec touches."""
-    algorithm, d = config["algorithm"], parameters(config)
-    shared = max(1, math.floor(algorithm.get("gamma", 0) * d + 1e-9))
+def parameters(config: dict[str, Any]) -> int:
+    return sum(map(sum, layers(config)))
+
+
+def vectors(config: dict[str, Any], *, down: bool = False, classes: int = 0) -> list[tuple[int, int]]:
+    """Of each message of a round: how many numbers, and how many of them, at the end, no codec touches. ``down``: from
+    a server; ``classes``: how many of them its client has."""
+    algorithm, d, head = config["algorithm"], parameters(config), layers(config)[-1]
+    of_class = head[0] // head[1]  # inputs of the last layer
+
+    def share(name: str, length: int = d) -> int:
+        return min(length, max(1, math.ceil(algorithm[name] * length - 1e-9)))
+
     match algorithm["name"]:
         case "local":
             return []
-        case "gradient-tracking":
+        case "gradient-tracking" | "scaffold":
             return [(2 * d, 0)]
         case "push-sum":
             return [(d + 1, 0)]
+        case "fedper" | "fedrep":
+            return [(d - sum(head), 0)]
+        case "dfedpgp":
+            return [(d - sum(head) + 1, 0)]
+        case "fedbn":
+            return [(d - sum(layers(config)[1]), 0)]
+        case "dfedsam":
+            return [(d, 0)] * algorithm["gossip_steps"]
+        case "sfl":
+            return [(2 * d if down else d, 0)]
+        case "ifca" if down:
+            return [(algorithm["k"] * d, 0)]
+        case "ifca" | "dfca" | "facade":
+            return [(d + 1, 1)]
+        case "fedproto":
+            count = head[1] if down else classes
+            return [(count * (of_class + 1), count)]
+        case "fedgh":
+            return [(sum(head) if down else classes * of_class, 0)]
+        case "pens" | "dpfl":
+            return [(1, 1), (d, 0)]
+        case "dac":
+            return [(1, 1), (d + config["clients"], config["clients"])]
+        case "choco-sgd" | "beer":
+            vectors = 2 if algorithm["name"] == "beer" else 1
+            return [(vectors * (2 if algorithm["compression"] == "top-k" else 1) * share("keep"), 0)]
+        case "divshare":
+            return [(math.ceil(d / algorithm["fragments"]) + 1, 1)]
+        case "dispfl":
+            bits = math.ceil(d / 24)
+            return [(sum(share("density", weights) + biases for weights, biases in layers(config)) + bits, bits)]
         case "selective-sheaf":
             norms = {"whole": 1, "head": 2}[algorithm["blocks"]]
-            return [(shared + norms, norms), *[(2, 2)] * algorithm["seek"]]
+            return [(_rows(config) + norms, norms), *[(2, 2)] * algorithm["seek"]]
         case "sheaf-fmtl":
+            shared = _rows(config)
             fused = [(shared + 1, 1)] if algorithm["exchange"] == "fused" else [(shared, 0)] * 2
             return fused if algorithm["eta"] else [(shared, 0)]
     return [(d, 0)]
 
 
-def weigh(config: dict[str, Any], src: int, dst: int, round: int, phase: int, *, remote: bool = False) -> Weight:
+def _rows(config: dict[str, Any]) -> int:
+    return max(1, math.floor(config["algorithm"]["gamma"] * parameters(config) + 1e-9))
+
+
+def weigh(
+    config: dict[str, Any], src: int, dst: int, round: int, phase: int, *, remote: bool = False, classes: int = 0
+) -> Weight:
     """One message. ``remote``: between two hosts."""
     transport = config["transport"]
     codec = transport["codec_between"] if remote and transport["codec_between"] != "same" else transport["codec"]
-    tensors = _tensors(codec, 8 if config["model"]["dtype"] == "float64" else 4, *vectors(config)[phase], config)
+    length, exact = vectors(config, down=src == config["clients"], classes=classes)[phase]
+    tensors = _tensors(codec, 8 if config["model"]["dtype"] == "float64" else 4, length, exact, config)
     first = header(src, dst, round, phase, [[0, count] for _, count in tensors])
     sizes = [size * count for size, count in tensors]
     seal = _SEAL if keyed(config) else 0
