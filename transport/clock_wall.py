@@ -56,7 +56,8 @@ class WallClock(ScheduledClock):
         super().__init__(endpoint, channels, timeout, schedule, rules)
         self._arrivals: defaultdict[tuple[int, int], Arrivals] = defaultdict(Arrivals)  # by neighbour and phase
         life = schedule.to_life
-        self._comes_later = ((life > 1) | (life[:1] == 0)).any(axis=(0, 1))
+        # who comes late itself, and begins with round 1, may be there before others that come at the same time
+        self._comes_later = ((life > 1) | (life[:1] == 0)).any(axis=(0, 1)) | (schedule.start[0] > 0)
         self._sent_last: dict[tuple[int, int], tuple[int, Tensors]] = {}  # (neighbour, phase): round, what was sent
         self._shown_last: dict[int, tuple[int, int, Tensors]] = {}  # client: round, phase, what was shown
         self._shown: dict[int, np.ndarray] = {}  # round: the server's answer, shown for evaluation
@@ -82,10 +83,11 @@ class WallClock(ScheduledClock):
 
     def _greeted(self, node: int) -> None:
         """What was sent last goes to a neighbour that has just come, too: both could wait for each other for ever."""
-        for (other, phase), (round, tensors) in self._sent_last.items():
-            if other == node:
-                self.endpoint.send([node], round, phase, tensors, "" if tensors else CONFIRMATION)
-                self._flows[node].sent += 1
+        last = [(round, phase) for (other, phase), (round, _) in self._sent_last.items() if other == node]
+        for round, phase in sorted(last):
+            tensors = self._sent_last[node, phase][1]
+            self.endpoint.send([node], round, phase, tensors, "" if tensors else CONFIRMATION)
+            self._flows[node].sent += 1
         if node in self._shown_last:
             self.endpoint.send([node], *self._shown_last[node], EVALUATION)
 
@@ -143,14 +145,21 @@ class WallClock(ScheduledClock):
     def _has_enough(self, node: int, phase: int) -> bool:
         arrivals = self._arrivals[node, phase]
         needed = needed_round(self.round, self._rules.staleness)
-        if arrivals.freshest >= (needed if needed == self.round else self._rules.last_heard(node, needed)):
+        needed = needed if needed == self.round else self._rules.last_heard(node, needed)
+        if arrivals.freshest >= needed:
             return True
         opened = len(self.channels[node].opened)
         if self.round == 1 and phase >= opened > 0 and self._arrivals[node, phase - opened].freshest > 1:
             return True  # what comes after an opening is message 0 of later rounds
         first = self._presence.first_rounds.get(node, 1)
         early = self.round < first or (self._rules.is_server and self.round == first > 1)
-        return (early or self._is_silent(node)) and not arrivals.coming
+        return (early or self._is_silent(node) or self._is_beyond(node, needed)) and not arrivals.coming
+
+    def _is_beyond(self, node: int, round: int) -> bool:
+        """Whether something of a later round has come from it: messages come in the order of rounds, so nothing of this
+        one will. It may have come late itself, and wait in its first round for this client's."""
+        phases = range(self.schedule.uses.shape[1])
+        return any(max(self._arrivals[node, phase].all(), default=0) > round for phase in phases)
 
     def _is_silent(self, node: int) -> bool:
         """Whether nothing more is to be expected of it: what it sent last may be long under way."""

@@ -133,7 +133,7 @@ class _Client:
         for place, each in enumerate(self.incarnations):
             is_last = place == len(self.incarnations) - 1
             last = min(each.last, max(reached, each.first - 1)) if is_last else each.last
-            began = 0.0 if each.number == each.first == 1 else self.began[each.number]
+            began = 0.0 if each.number == each.first == 1 and not each.start_s else self.began[each.number]
             each = replace(each, start_s=began, last=last)
             if last < planned[each.number - 1].last:
                 each = replace(each, ending="crash", saves=False, breaks_off=heard_of == last + 1)

@@ -38,8 +38,13 @@ class Incarnations:
     def at_first(self) -> tuple[list[int], list[int]]:
         """Clients that are there when the run begins, and those that come when the others have begun."""
         firsts = [(node, left[0]) for node, left in enumerate(self.left) if left]
-        here = [node for node, each in firsts if each.first <= self._resumed_at or each.number == each.first == 1]
+        here = [node for node, each in firsts if each.first <= self._resumed_at or self._begins_the_run(each)]
         return here, [node for node, _ in firsts if node not in here]
+
+    def _begins_the_run(self, incarnation: Incarnation) -> bool:
+        """It may also come late and begin with round 1, where none of its neighbours is there: then the wall clock has
+        it come at its time."""
+        return incarnation.number == incarnation.first == 1 and not (self._on_wall_clock and incarnation.start_s)
 
     def of(self, assignment: Assignment) -> Incarnation:
         return _planned(self._prepared)[assignment.node][assignment.incarnation.number - 1]
@@ -70,7 +75,7 @@ class Incarnations:
         events = []
         for node, each in self._planned if self._resumed_at else ():
             is_over = not self._goes_on(node, each)
-            if (is_over or each.first <= self._resumed_at) and not each.number == each.first == 1:
+            if (is_over or each.first <= self._resumed_at) and not self._begins_the_run(each):
                 events.append((*beginning(each), node, each.start_s))
             if is_over and each.ending != "finish":
                 events.append((*ending(each), node, each.end_s))

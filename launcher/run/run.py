@@ -171,6 +171,11 @@ class Clients:
         self._are_exiting = True
         self._engine.send(Tell(None, control.Exit()))
 
+    @property
+    def _done_is_told(self) -> bool:
+        """Nobody knows on the wall clock how many rounds behind others are: none should wait for who is done."""
+        return self._prepared.plan is not None and self._prepared.config.time.clock == "wall"
+
     def start_returning(self) -> float:
         """Starts the clients whose time has come. Returns the seconds until the next one's has."""
         now = time.monotonic()
@@ -201,8 +206,7 @@ class Clients:
                     self._engine.send(Tell(other, control.NeighbourCalls(self.places[node])))
             case FromClient(node, control.Done()):
                 self.done.add(node)
-                # nobody knows on the wall clock how many rounds behind others are: none should wait for who is done
-                if self._prepared.plan and self._prepared.config.time.clock == "wall":
+                if self._done_is_told:
                     self._tell_neighbours(node, control.NeighbourFinished(node))
             case FromClient(node, control.Leaving(batches, size)):
                 self.batches[self.running[node].sender] = batches
@@ -253,8 +257,11 @@ class Clients:
     def _introduce(self, node: int) -> None:
         """A client has come that the others have not met yet."""
         assignment = self.running[node]
-        for dead in self._dead & {peer.node for peer in assignment.neighbours}:
+        neighbours = {peer.node for peer in assignment.neighbours}
+        for dead in self._dead & neighbours:
             self._engine.send(Tell(node, control.NeighbourGone(dead, 0, died=True)))
+        for done in self.done & neighbours if self._done_is_told else ():
+            self._engine.send(Tell(node, control.NeighbourFinished(done)))
         self._engine.send(Tell(node, control.Connect(self._present_neighbours(node))))
         self._tell_neighbours(node, control.NeighbourCame(self.places[node], assignment.incarnation.first_round))
         planned = self._incarnations.of(assignment)

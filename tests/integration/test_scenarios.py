@@ -162,6 +162,26 @@ def test_who_waits_without_a_deadline_is_not_kept_waiting_by_comings_and_goings(
         assert dict(kinds) == {"crash": 2, "restart": 2, "join": 1}
 
 
+@pytest.mark.parametrize("algorithm", ["d-psgd", "dfedsam", "dac"])
+def test_on_the_wall_clock_clients_come_at_once_into_rounds_far_apart_and_wait_for_each_other_in_none(
+    run_in_threads, algorithm
+):
+    """The middle of a star comes into the round of those who were there, and another with it into the first round."""
+    steps = {"dfedsam": "gossip_steps = 2"}.get(algorithm, "")  # two messages a round, as dac
+    comes = 'faults = [{ kind = "join", clients = [0, 2], at_s = 0.2 }]'
+    wall = 'time.clock = "wall"\ncompute.step_s = 0.02\ntransport.timeout = 4.0'
+    folder = run_in_threads(
+        small(f"[algorithm]\nname = {algorithm!r}", steps, rounds=12, clients=3, topology="star", algorithm="").replace(
+            "[algorithm]", f"{comes}\n{wall}\n[algorithm]"
+        )
+    )
+    came = dict(folder.rows("SELECT node, detail FROM event WHERE kind = 'join'"))
+    assert came[2] == "takes part from round 1"
+    assert came[0] == f"takes part from round {(first := int(came[0].split()[-1]))}"
+    assert first > 5
+    assert folder.rows("SELECT count(*) FROM round WHERE node = 2 AND round > 0") == [(12,)]
+
+
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 def test_a_client_that_came_late_and_crashes_before_a_checkpoint_starts_again_from_the_start(
     run_in_processes, run_in_threads, clock
