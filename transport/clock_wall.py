@@ -153,13 +153,11 @@ class WallClock(ScheduledClock):
             return True  # what comes after an opening is message 0 of later rounds
         first = self._presence.first_rounds.get(node, 1)
         early = self.round < first or (self._rules.is_server and self.round == first > 1)
-        return (early or self._is_silent(node) or self._is_beyond(node, needed)) and not arrivals.coming
-
-    def _is_beyond(self, node: int, round: int) -> bool:
-        """Whether something of a later round has come from it: messages come in the order of rounds, so nothing of this
-        one will. It may have come late itself, and wait in its first round for this client's."""
+        # Messages come in the order of rounds: one of a later round tells that none of this one will. Its sender may
+        # have come late itself, and wait in its first round for this client's
         phases = range(self.schedule.uses.shape[1])
-        return any(max(self._arrivals[node, phase].all(), default=0) > round for phase in phases)
+        beyond = any(max(self._arrivals[node, other].all(), default=0) > needed for other in phases)
+        return (early or beyond or self._is_silent(node)) and not arrivals.coming
 
     def _is_silent(self, node: int) -> bool:
         """Whether nothing more is to be expected of it: what it sent last may be long under way."""
