@@ -8,7 +8,7 @@ TYPES := build/types
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-asynchronous \
-	bench-claims bench-codecs bench-collaboration bench-digits \
+	bench-board bench-claims bench-codecs bench-collaboration bench-digits \
 	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-own bench-placement \
 	bench-planner bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
 	bench-selective-others bench-stragglers bench-twin docs pictures sizing clean
@@ -143,6 +143,11 @@ bench-asynchronous: setup  ## Compare methods that wait for slow clients with th
 	$(BIN)/sheafgossip sweep examples/asynchronous.toml --grid stragglers.kind=none,fixed --seeds 3 --quiet \
 		--out runs/bench-asynchronous
 	$(BIN)/sheafgossip compare runs/bench-asynchronous --target 0.92 --csv benchmarks/results/asynchronous.csv
+
+bench-board: setup  ## Tune 42 methods alike on seven problems, and run each with five seeds (1 hour).
+	$(BIN)/sheafgossip board --trials 10 --seeds 5 --jobs 2 --out build/board
+	cp build/board/board.md build/board/board.json benchmarks/results/
+	cp build/board/board.svg docs/pictures/board.svg
 
 bench-claims: setup  ## Try what papers say of their methods, on small problems with three seeds (10 minutes).
 	$(BIN)/python benchmarks/claims.py

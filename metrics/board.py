@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +21,10 @@ FIGURES = ("test_metric", "worst_10", "payload_bytes", "wire_bytes", "virtual_s"
 """Keys of what is kept of every run."""
 TARGET = 0.9  # of the best accuracy, which it costs bytes and seconds to reach
 _FORMAT = 1
-_STEP = 0.002  # by which the test metric has to be better for a further point of a curve
+_STEP = 0.005  # by which the test metric has to be better for a further point of a curve
+_FROM = 0.75  # of a run's best accuracy, where its curve begins: what is worse is no target
+
+Point = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Result:
     seed: int
     digest: str
     figures: dict[str, float]
-    curve: tuple[tuple[float, float, float], ...]
+    curve: tuple[Point, ...]
 
     @classmethod
     def of(cls, folder: Path, seed: int) -> "Result":
@@ -40,7 +43,7 @@ class Result:
         run = summarize(folder)
         found = {key: AVERAGED[key].of(run) for key in FIGURES}
         figures = {key: float(f"{value:.7g}") for key, value in found.items() if value is not None}
-        return cls(seed, digest_of(folder), figures, tuple(_curve(folder, -1 if run.metric == "mse" else 1)))
+        return cls(seed, digest_of(folder), figures, thinned(_curve(folder), -1 if run.metric == "mse" else 1))
 
 
 @dataclass(frozen=True)
@@ -117,8 +120,10 @@ class Board:
         return found[name]
 
     def save(self, path: Path) -> None:
-        whole = {"format": _FORMAT, "facts": self.facts, "entries": [asdict(each) for each in self.entries]}
-        path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        """Writes an entry a line."""
+        head = json.dumps({"format": _FORMAT, "facts": self.facts})[:-1]
+        lines = ",\n".join(json.dumps(asdict(each), separators=(",", ":")) for each in self.entries)
+        path.write_text(f'{head}, "entries": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 def read_board(path: Path) -> Board:
@@ -196,21 +201,34 @@ def digest_of(folder: Path) -> str:
     return found.hexdigest()
 
 
-def _curve(folder: Path, sign: int) -> Iterable[tuple[float, float, float]]:
+def _curve(folder: Path) -> Iterator[Point]:
     """By virtual time where the run has it, else by rounds, whose seconds are those of the wall clock."""
     virtual = """SELECT mean_test_metric, virtual_s FROM virtual_progress
         WHERE evaluated >= (SELECT count(*) FROM round WHERE round = 0) ORDER BY virtual_s"""
     sent = """SELECT total(payload_bytes) FROM traffic JOIN round
         ON round.node = src AND round.round = traffic.round WHERE virtual_s <= ?"""
-    real = """SELECT mean_test_metric, wall_s, payload_bytes FROM round_cumulative
+    real = """SELECT mean_test_metric, payload_bytes, wall_s FROM round_cumulative
         WHERE mean_test_metric IS NOT NULL ORDER BY round"""
-    best = -math.inf
     with open_records(folder) as records:
-        for metric, seconds, *bytes_ in records.execute(virtual).fetchall() or records.execute(real).fetchall():
-            if sign * metric >= best + _STEP:
-                best = sign * metric
-                payload = bytes_ or records.execute(sent, (seconds,)).fetchone()
-                yield metric, float(payload[0]), seconds
+        points = records.execute(virtual).fetchall()
+        yield from (
+            ((metric, *records.execute(sent, (seconds,)).fetchone(), seconds) for metric, seconds in points)
+            if points
+            else records.execute(real)
+        )
+
+
+def thinned(points: Iterable[Point], sign: int) -> tuple[Point, ...]:
+    """Returns those that are better than all before; ``sign`` is -1 where lower is better."""
+    found: list[Point] = []
+    for point in points:
+        if not found or sign * point[0] >= sign * found[-1][0] + _STEP:
+            found.append(point)
+    if not found:
+        return ()
+    least = found[-1][0] * _FROM if sign > 0 else found[-1][0] / _FROM
+    kept = [point for point in found if sign * point[0] >= sign * least]
+    return tuple((float(f"{metric:.6g}"), sent, float(f"{seconds:.6g}")) for metric, sent, seconds in kept)
 
 
 def _estimate(values: Sequence[float | None]) -> Estimate | None:

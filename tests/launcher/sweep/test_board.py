@@ -11,7 +11,7 @@ from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.studies.board import Method, Problem, ours
 from sheafgossip.launcher.studies.space import parse_space
 from sheafgossip.launcher.studies.tuning import searched
-from sheafgossip.metrics.board import Board, Entry, Result, best_of, front_of, read_board, target_of
+from sheafgossip.metrics.board import Board, Entry, Result, best_of, front_of, read_board, target_of, thinned
 from sheafgossip.metrics.report.board import places_of, sections_of
 from sheafgossip.topology.errors import UserError
 
@@ -117,6 +117,14 @@ def test_figures_of_a_board():
     assert _entry("a", [1, 1], 1, curve=curve).to_reach(0.7) == (None, None)
     rows = next(sections_of(Board({}, (a, b, c)))).rows
     assert rows[1] == ["B", "85.0 ± 5.0 *", "1.0"]
+
+
+def test_a_curve_keeps_what_is_better_than_before():
+    points = [(0.1, 1.0, 1.0), (0.61, 2.0, 2.0), (0.5, 3.0, 3.0), (0.612, 4.0, 4.0), (0.7, 5.0, 5.0), (0.8, 6.0, 6.0)]
+    assert thinned(points, 1) == (points[1], *points[4:])
+    errors = [(1.0, 1.0, 1.0), (0.5, 2.0, 2.0), (0.6, 3.0, 3.0), (0.4, 4.0, 4.0)]
+    assert thinned(errors, -1) == (errors[1], errors[3])
+    assert thinned([], 1) == ()
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 2}', '{"format": 1, "facts": {}, "entries": [{}]}', "\x00"])
