@@ -1,10 +1,11 @@
-"""What planned time counts of local work."""
+"""Clients' local work, before they start: what planned time counts of it, and mini-batches that a model cannot take."""
 
 from collections.abc import Sequence
+from itertools import count
 
 from ...node.algorithms.base import work_of
 from ...node.assignment import Assignment
-from ..config.sections import RunConfig
+from ..config.sections import ConfigError, RunConfig
 
 
 def local_work(config: RunConfig, assignments: Sequence[Assignment], samples: Sequence[int]) -> list[list[float]]:
@@ -16,3 +17,25 @@ def local_work(config: RunConfig, assignments: Sequence[Assignment], samples: Se
     if all(len({*each}) == 1 for each in found):
         found = [each[:1] for each in found]
     return found + [[0.0] * len(found[0])] * (len(assignments) - len(samples))
+
+
+def check_batches(config: RunConfig, assignments: Sequence[Assignment], samples: Sequence[int]) -> None:
+    """Raises ConfigError where a client would meet a mini-batch of one sample, and its model cannot learn from one."""
+    training = config.training
+    clients = [
+        (own.node, model.use, n)
+        for own, n in zip(assignments, samples, strict=False)
+        if (model := own.architecture.own) is not None and not model.learns_from_one
+    ]
+    for node, use, n in clients:
+        needs = f"batch normalization ({use}) needs two samples at least"
+        if n == 1:
+            more = "give clients more (data.samples, data.partition), or the model torch.nn.GroupNorm in its place"
+            raise ConfigError(f"client {node} has one training sample, and {needs}; {more}")
+        size, meets_last = training.batch_size, config.rounds * training.count(n) >= training.a_pass(n)
+        if training.work != "full" and (size == 1 or (n % size == 1 and meets_last)):
+            fits = next(b for b in count(size + 1) if not any(m > 1 and m % b == 1 for _, _, m in clients))
+            why = f"client {node} has {n} training samples, so a mini-batch has one, and {needs}"
+            raise ConfigError.of(
+                "training.batch_size", size, why, f"such as {fits}; or torch.nn.GroupNorm in its place"
+            )

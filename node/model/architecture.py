@@ -66,6 +66,7 @@ class OwnModel:
     gradient_flops: int
     channels_last: bool = False  # its images may lie in memory with the channels last
     batch_norm: tuple[str, ...] = ()  # those of its parameters that are of batch normalization
+    learns_from_one: bool = True  # whether a mini-batch may have one sample: batch normalization needs two values
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,8 @@ class Learner:
         self._gradient.fill(0)
         self.learnt_samples += len(x)
         total = 0.0
-        for part in _slices(len(x), self._chunk):
+        needs_two = (own := self._assignment.architecture.own) is not None and not own.learns_from_one
+        for part in _slices(len(x), self._chunk + (needs_two and len(x) % self._chunk == 1)):
             of_part = (lambda features, rows=part: pull(features, rows)) if callable(pull) else pull
             total += self._model.add_gradient(x[part], y[part], len(x), of_part)
         if self._training.l2:

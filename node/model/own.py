@@ -63,6 +63,9 @@ def flat(module: nn.Module) -> np.ndarray:
     return np.concatenate([each.detach().numpy().ravel() for each in module.parameters() if each.requires_grad])
 
 
+_ONE = "a mini-batch has one sample, and batch normalization needs two at least; choose another training.batch_size"
+
+
 class ModuleModel(TorchModel):
     """``start`` of theta is that of the module. Buffers, such as the running means of batch normalization, stay with
     the client, and are part of its state; what layers draw, as dropout does, follows from the run's seed."""
@@ -111,7 +114,12 @@ class ModuleModel(TorchModel):
             self._module.train(torch.is_grad_enabled())
         if self._channels_last and x.shape[1] > 1:
             x = x.contiguous(memory_format=torch.channels_last)
-        z = self._module(x)
+        try:
+            z = self._module(x)
+        except ValueError as error:
+            if len(x) > 1 or not self._module.training or not _norms(self._module):
+                raise
+            raise ArchitectureError(f"{_ONE}, or torch.nn.GroupNorm in its place") from error
         seen, self._seen = self._seen, None
         return z if seen is None else seen, z
 
@@ -170,16 +178,29 @@ def measured(
         flops.append(counter.get_total_flops() // _SAMPLES)
     with drawing(0, "own model"):
         fits = _takes_channels_last(module, x)
+        learns_from_one = _learns_from_one(module, x)
     head = last_layer(module)
     blocks = tuple((name, tuple(each.shape)) for name, each in trained.items())
     features = head.in_features if head else 0
     evaluation, gradient = flops
-    norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-    of_norms = {id(each) for layer in norms for each in layer.parameters()}
+    of_norms = {id(each) for layer in _norms(module) for each in layer.parameters()}
     batch_norm = tuple(name for name, each in trained.items() if id(each) in of_norms)
-    return OwnModel(
-        use, json.dumps(dict(options)), blocks, features, max(widest), evaluation, gradient, fits, batch_norm
-    )
+    looked_at = blocks, features, max(widest), evaluation, gradient, fits, batch_norm, learns_from_one
+    return OwnModel(use, json.dumps(dict(options)), *looked_at)
+
+
+def _norms(module: nn.Module) -> list[nn.Module]:
+    return [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+
+
+@torch.no_grad()
+def _learns_from_one(module: nn.Module, x: Tensor) -> bool:
+    module.train()
+    try:
+        module(x[:1]) if _norms(module) else None
+    except ValueError:  # "Expected more than 1 value per channel when training"
+        return False
+    return True
 
 
 @torch.no_grad()

@@ -525,3 +525,53 @@ class Failing(sg.Algorithm):
 
 def samples_that_fail(node):
     return 1 / 0
+
+
+# -- batch normalization, which needs two samples ----------------------------------------------------------------------
+
+NORMALIZED = {
+    "clients": 3,
+    "rounds": 4,
+    "data.samples": 132,  # 33 of each client to train on
+    "training.work": "steps",
+    "training.steps": 3,
+    "training.batch_size": 16,
+    "model.use": f"{ROOT}/tests/methods/normalized.py:make",
+    "algorithm.name": "d-psgd",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, r"training.batch_size = 16: client 0 has 33 .* a mini-batch has one, .*make.*; allowed: such as 17; or"),
+        ({"training.batch_size": 1, "rounds": 1}, r"training.batch_size = 1: client 0 .* such as 3; or torch"),
+        (
+            {"data.samples": 12, "data.reduced_clients": 1.0},
+            r"client \d has one training sample, .*make\) needs two samples at least; give",
+        ),
+    ],
+)
+def test_a_mini_batch_of_one_sample_is_told_before_anything_starts(tmp_path, changes, told):
+    with pytest.raises(UserError, match=told):
+        sg.run(NORMALIZED | changes, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mini_batch_of_one_sample_that_nobody_comes_to_is_none():
+    sg.plan(NORMALIZED | {"rounds": 1, "training.steps": 2, "time.clock": "virtual", "compute.step_s": 1.0})
+
+
+def test_a_mini_batch_of_one_sample_that_only_the_algorithm_makes_is_a_line(tmp_path):
+    dpfl = {"algorithm.name": "dpfl", "training.batch_size": 5}  # of 26 that are not held out
+    told = r"client . failed in round 2: a mini-batch has one sample, .* training\.batch_size"
+    with pytest.raises(sg.RunError, match=told):
+        sg.run(NORMALIZED | dpfl, out=tmp_path / "run", quiet=True, engine="threads")
+
+
+def test_a_pass_that_is_cut_leaves_no_sample_alone(tmp_path):
+    full = {"clients": 1, "rounds": 1, "data.samples": 684, "training.work": "full"}
+    plain = {key: value for key, value in NORMALIZED.items() if key not in ("training.steps", "training.batch_size")}
+    run = sg.run(plain | full, out=tmp_path / "run", quiet=True, engine="threads")
+    assert run.summary.status == "finished"
+    assert len(run.shard(0)["y_train"]) == 513  # 512 go through the model at once
