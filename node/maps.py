@@ -13,7 +13,7 @@ Vectors = Mapping[int, np.ndarray]  # {neighbour j: a vector of length d_ij}
 
 StartKind = Literal["gaussian", "uniform", "orthogonal", "identity", "shared"]
 
-_NOISE = 0.01  # standard deviation of the identity start's noise, as in the paper
+IDENTITY_NOISE = 0.01  # standard deviation of the identity start's noise, as in the paper
 _ROWS_AT_A_TIME = 64  # of random numbers: a double precision copy of all rows would not fit large models
 
 
@@ -40,6 +40,7 @@ class Maps(ABC):
     """The maps P_ij (d_ij, d_i) of one client i, one for each neighbour j, all at once. Update, projections and norms
     are exact for every storage; only rounding differs."""
 
+    is_constrained = False  # whether they stay within a set other than all matrices, or all of some layers
     error_bound = 0.0  # Frobenius norm that the stacked maps may be off by, where a cap on their memory acted
 
     def __init__(self, stacking: Stacking, squared_norms: Mapping[int, float]):
@@ -58,6 +59,14 @@ class Maps(ABC):
     def update(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
         """P_ij <- P_ij - step r_j theta^T for every j in ``r``; ``mine`` is what ``project(theta)`` gave."""
         raise TypeError("these maps are fixed")
+
+    def constrain(self) -> None:
+        """Replaces maps that an update has taken out of the set they are to stay in by the nearest ones in it."""
+        return
+
+    def curvature(self, theta: np.ndarray) -> float:
+        """||theta||^2, of what the maps see of it: the largest eigenvalue of half ||P theta - v||^2 in one map."""
+        return float(theta @ theta)
 
     def norms(self) -> dict[int, float]:
         """{j: ||P_ij||_F}"""
@@ -219,7 +228,7 @@ def starting_maps(
             block = of_edge[first : first + _ROWS_AT_A_TIME]
             numbers = rng.uniform(-1, 1, block.shape) if kind == "uniform" else rng.standard_normal(block.shape)
             if kind == "identity":
-                numbers = np.eye(len(block), size, first) + _NOISE * numbers
+                numbers = np.eye(len(block), size, first) + IDENTITY_NOISE * numbers
             block[:] = scale * numbers
     return MatrixStart(matrix, stacking)
 

@@ -74,6 +74,10 @@ class History:
         T[place], R[place] = theta, r
         self.rows += 1
 
+    def scale(self, part: slice, factor: float) -> None:
+        for _, R in self.blocks():
+            R[:, part] *= factor
+
     def matrix(self, part: slice) -> np.ndarray:
         return sum(R[:, part].T @ T for T, R in self.blocks())
 
@@ -109,6 +113,7 @@ class StoredMaps(Maps):
         stays_factored = storage == "factored" or rank_cap is not None
         self._dearest = math.inf if stays_factored else dense_cost(start) if storage == "auto" else 0.0
         self._matrix: np.ndarray | None = None  # of dense maps, all stacked: (sum_j d_ij, d_i), row by row in memory
+        self._factors: np.ndarray | None = None  # (sum_j d_ij,), of the rows of a start that has been scaled
         self._next: np.ndarray | None = None  # P theta of the newest theta in the history, after its own update
         self._choose_storage()
 
@@ -122,6 +127,7 @@ class StoredMaps(Maps):
             rows[:] = self.dense(j)
         self.flops += 2 * self.history.rows * matrix.size
         self.start, self._matrix, self._next = MatrixStart(matrix, self.stacking), matrix, None
+        self._factors = None
         self.history = History(self.start.size, self.stacking.height, self.start.dtype)
         return matrix
 
@@ -130,6 +136,8 @@ class StoredMaps(Maps):
             return self.stacking.split(self._next)
         self._count_a_product()
         projected = self.start.project(theta)
+        if self._factors is not None:
+            projected = self._factors * projected
         if self.history.rows:
             projected = projected - sum((T @ theta) @ R for T, R in self.history.blocks())  # R^T (T theta)
         return self.stacking.split(projected)
@@ -139,7 +147,7 @@ class StoredMaps(Maps):
             return np.zeros(self.start.size, self.start.dtype)
         self._count_a_product()
         stacked = self.stacking.join(vectors)
-        pulled = self.start.pull_back(stacked)
+        pulled = self.start.pull_back(stacked if self._factors is None else self._factors * stacked)
         if self.history.rows:
             pulled = pulled - sum((R @ stacked) @ T for T, R in self.history.blocks())  # T^T (R v)
         return pulled
@@ -170,9 +178,31 @@ class StoredMaps(Maps):
             self._squared_norms[j] += step * (step * float(r[j] @ r[j]) * squared - 2 * float(r[j] @ mine[j]))
         self._choose_storage()
 
+    def scale(self, neighbour: int, factor: float) -> None:
+        """P_ij <- factor P_ij"""
+        part = self.stacking.parts[neighbour]
+        self._squared_norms[neighbour] *= factor**2
+        if self._matrix is not None:
+            self._matrix[part] *= factor
+            return
+        if self._factors is None:
+            self._factors = np.ones(self.stacking.height, self.start.dtype)
+        self._factors[part] *= factor
+        self.history.scale(part, factor)
+        if self._next is not None:
+            self._next[part] *= factor
+
+    def replace(self, neighbour: int, matrix: np.ndarray) -> None:
+        """P_ij <- matrix, of dense maps"""
+        assert self._matrix is not None
+        self._matrix[self.stacking.parts[neighbour]] = matrix
+        self._squared_norms[neighbour] = float(np.vdot(matrix, matrix))
+
     def dense(self, neighbour: int) -> np.ndarray:
         part = self.stacking.parts[neighbour]
         matrix = self.start.matrix(part)
+        if self._factors is not None:
+            matrix = self._factors[part, None] * matrix
         return matrix - self.history.matrix(part) if self.history.rows else matrix
 
     def state_bytes(self) -> int:
@@ -187,6 +217,8 @@ class StoredMaps(Maps):
             return state | {"maps": self._matrix}
         theta, r = self.history.arrays()
         state |= {"history_theta": theta, "history_r": r, "map_error_bound": np.array([self.error_bound])}
+        if self._factors is not None:
+            state["map_factors"] = self._factors
         return state if self._next is None else state | {"map_next": self._next}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
@@ -197,4 +229,6 @@ class StoredMaps(Maps):
             return
         self.history.load(state["history_theta"], state["history_r"])
         self.error_bound = float(state["map_error_bound"][0])
-        self._next = state.get("map_next")
+        self._factors, self._next = (
+            state[name].copy() if name in state else None for name in ("map_factors", "map_next")
+        )

@@ -66,7 +66,10 @@ class TheoryCheck:
 
 def theory(folder: Path) -> int:
     check = check_theorem(folder)
-    curved, fixed = "unknown, no edges on record", "0: the maps are fixed; the bound is that of the models' steps alone"
+    curved, fixed = (
+        "unknown: no edges on record, or given maps, weights or layers",
+        "0: the maps are fixed; the bound is that of the models' steps alone",
+    )
     if check.curved_limit is not None:
         curved = f"{check.curved_limit:.6g}, which the theorem leaves out"
     rows = {
@@ -128,7 +131,7 @@ def _limit(curvature: float) -> float:
 def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | None:
     """The largest eigenvalue of P^T P, with the maps as they start: (P^T P theta)_i = sum_j P_ij^T (P_ij theta_i -
     P_ji theta_j). For selections that of the graph's Laplacian, which is no smaller: each parameter has a part of the
-    graph."""
+    graph. None where a file or function gives the maps or their weights, or they see some layers."""
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     sizes = dict(records.execute("SELECT node, parameters FROM node WHERE role = 'client'").fetchall())
@@ -136,6 +139,8 @@ def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | No
     if not pairs or set(sizes) != set(range(config.clients)) or not {i for pair in pairs for i in pair} <= set(sizes):
         return None
     graph, algorithm, maps = Graph.of(config.clients, pairs), config.algorithm, dict[int, Maps]()
+    if algorithm.edges.is_given or getattr(algorithm, "layers", ()) or algorithm.start == "given":
+        return None
     if algorithm.start == "selection":  # parameter with parameter
         algorithm = algorithm if isinstance(algorithm, DFedU) else DFedU()
         sizes = dict.fromkeys(sizes, 1)
@@ -163,6 +168,7 @@ def _suitable(run_folder: Path) -> RunConfig:
         "algorithm.name": isinstance(algorithm, SheafAlgorithm),
         # all clients descend on one and the same (8) all along
         "algorithm": algorithm.traits.server != "exchanges" and not getattr(algorithm, "rotate_every", 0),
+        "algorithm.constraint": getattr(algorithm, "constraint", "none") == "none",
         "training.work": config.training.work == "full",
         "training.momentum": config.training.momentum == 0,
         "training.optimizer": config.training.is_plain and config.training.schedule == "constant",

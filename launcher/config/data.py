@@ -151,13 +151,25 @@ class DataSection(Section):
     """What is left of the training data of those clients: 0.2 keeps a fifth."""
     features_held: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share of the input features that each client sees, drawn at random; a server sees all of them. Below 1 the
-    models are logistic or linear, and images are flattened."""
+    models are logistic, linear or an mlp without model.mix, and images are flattened."""
+    features_from: Path | None = None
+    """Instead: CSV file with the columns client and feature, both from 0; a line for each feature that a client sees.
+    """
     standardize: bool = False
     """Shift and scale every feature of a client to mean 0 and deviation 1 by its own training samples."""
     standardize_targets: bool = False
     """Regression: the same for every target; errors are then in units of the client's own deviation."""
 
+    @property
+    def holds_features(self) -> str:
+        """What has clients see some features only, as a message tells it; "" where they see all."""
+        if self.features_from:
+            return "data.features_from gives each client some features"
+        return "data.features_held is below 1" if self.features_held < 1 else ""
+
     def __post_init__(self) -> None:
+        if self.features_from and self.features_held < 1:
+            raise ValueError("features_held and features_from exclude each other: give one of them")
         if self.use and self.dataset in ("digits", "own"):
             object.__setattr__(self, "dataset", "own")
         elif self.use or self.dataset == "own":

@@ -13,6 +13,7 @@ from .sections import ConfigError, RunConfig, refuse, validate
 
 _GIVEN = "the configuration"
 _PATH_KEYS = [("topology", "path"), ("data", "root"), ("stragglers", "path"), ("trace", "path"), ("time", "replay")]
+_PATH_KEYS += [("data", "features_from"), ("algorithm.edges", "path")]
 _PATH_KEYS += [("algorithm", key) for key in INPUT_FILES]
 
 
@@ -144,7 +145,9 @@ def _absolute_paths(tree: dict[str, Any], start: Path) -> dict[str, Any]:
 
 def _with_paths(tree: dict[str, Any], change: Callable[[str, str], str]) -> dict[str, Any]:
     for section, key in _PATH_KEYS:
-        values = tree.get(section)
+        values: Any = tree
+        for name in section.split("."):
+            values = values.get(name) if isinstance(values, dict) else None
         if isinstance(values, dict) and isinstance(values.get(key), str) and values[key]:
             values[key] = change(values[key], f"{section}.{key}")
     _with_uses(tree, change)

@@ -86,6 +86,10 @@ def _keys(section: type, names: Iterable[str]) -> Iterator[str]:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
                     below[name] = meaning
     for name, key in ((name, key) for name, key in keys_of(section).items() if name in names):
+        if issubclass(section, Algorithm) and isinstance(table := key.get_default(), Section):
+            rows = _keys(type(table), keys_of(type(table)))
+            yield from (row.replace("- **`", f"- **`{name}.", 1) for row in rows)
+            continue
         about = [f"- **`{name}`**", _values(key.annotation, key.metadata)]
         if key.default is None or key.is_required():
             about.append("required" if key.is_required() else "not set by default")

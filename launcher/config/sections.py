@@ -146,6 +146,7 @@ class RunConfig(Section):
     def uses(self) -> dict[str, str]:
         """{key: the user's code that it names}"""
         found = {"algorithm.use": self.algorithm.use, "model.use": self.model.use, "data.use": self.data.use}
+        found["algorithm.edges.use"] = getattr(getattr(self.algorithm, "edges", None), "use", "")
         found["training.loss.use"] = self.training.loss.use
         found["training.optimizer.use"] = self.training.optimizer_use
         found |= {f"evaluation.metrics.{number}.use": each.use for number, each in enumerate(self.evaluation.metrics)}

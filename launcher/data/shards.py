@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...node.number_file import NumberFile
 from ...topology.randomness import generator
 from ...transport.array_file import ArrayFile, DamagedFile, digest_of
 from ..config.data import DataSection, Task
@@ -102,6 +103,7 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     owned = split(section, pool, clients, seed)
     divided = _divisions(section, pool, owned, seed)
     tasks, natural, every = list(dict.fromkeys(section.tasks)), chosen(section, pool) == "natural", pool.x[0].size
+    given = given_features(section.features_from, clients, every) if section.features_from else None
 
     def shard(client: int) -> Shard:
         task, parts = section.tasks[client % len(section.tasks)], divided[client]
@@ -111,7 +113,9 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
             group = cluster_of(client, clients, section.clusters.count)
         elif natural and pool.groups is not None and pool.client is not None:
             group = int(pool.groups[pool.client[owned[client][0]]])
-        if section.features_held < 1:
+        if given is not None:
+            features = given[client]
+        elif section.features_held < 1:
             order = generator(seed, "features held", client).permutation(every)
             features = tuple(sorted(order[: max(1, round(section.features_held * every))].tolist()))
 
@@ -136,6 +140,19 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
         return Shard(about, x_train, y_train, x_test, y_test, drifted)
 
     return map(shard, range(clients))
+
+
+def given_features(path: Path, clients: int, features: int) -> list[tuple[int, ...]]:
+    """Returns those of each client, ascending. Raises UserError."""
+    file, found = NumberFile(path, "data.features_from", ("client", "feature")), [set[int]() for _ in range(clients)]
+    for line, row in file.rows():
+        client, feature = file.whole(row, "client", line, clients), file.whole(row, "feature", line, features)
+        if feature in found[client]:
+            raise file.error(f"feature {feature} of client {client} stands there twice", line)
+        found[client].add(feature)
+    if lacking := [client for client, held in enumerate(found) if not held]:
+        raise file.error(f"gives client {lacking[0]} no feature; each of the {clients} clients needs one at least")
+    return [tuple(sorted(held)) for held in found]
 
 
 def _targets(task: str, y: np.ndarray, classes: int) -> np.ndarray:

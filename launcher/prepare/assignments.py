@@ -54,14 +54,6 @@ def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architectur
     sections = (config.model, *config.model.mix)
     choices = [_architecture(config, number, data) for number in range(len(sections))]
     server = [] if config.algorithm.traits.server == "none" else [choices[0]]
-    if config.data.features_held < 1:
-        if len(set(config.data.tasks)) > 1:
-            raise ConfigError.of("data.tasks", config.data.tasks, "data.features_held is below 1", "one task")
-        if len(choices) > 1 or choices[0].kind not in ("logistic", "linear"):
-            allowed = "'logistic' and 'linear', without model.mix"
-            raise ConfigError.of("model.kind", config.model.kind, "data.features_held is below 1", allowed)
-        seen = [client.features for client in data.clients if client.features is not None]
-        return [replace(choices[0], input_shape=(len(features),)) for features in seen] + server
     for section in sections:
         if (section.kind, data.task) in (("linear", "classification"), ("logistic", "regression")):
             fitting = "linear" if data.task == "regression" else "logistic"
@@ -69,6 +61,14 @@ def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architectur
             raise ConfigError.of("model.kind", section.kind, why, f"{fitting!r}, 'mlp', 'cnn' and 'gru'")
         if config.model.init == "zeros" and section.kind not in ("logistic", "linear"):
             raise ConfigError.of("model.init", "zeros", f"hidden layers of {section.kind!r} never learn", "'uniform'")
+    if why := config.data.holds_features:
+        if len(set(config.data.tasks)) > 1:
+            raise ConfigError.of("data.tasks", config.data.tasks, why, "one task")
+        if len(choices) > 1 or not choices[0].is_dense:
+            allowed = "'logistic', 'linear' and 'mlp', without model.mix"
+            raise ConfigError.of("model.kind", config.model.kind, why, allowed)
+        seen = [client.features for client in data.clients if client.features is not None]
+        return [_holding(choices[0], features) for features in seen] + server
     total, dealt, architectures = sum(section.share for section in sections), [0] * len(sections), []
     for number, client in enumerate(data.clients, 1):
         owed = [section.share / total * number - count for section, count in zip(sections, dealt, strict=True)]
@@ -76,6 +76,13 @@ def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architectur
         dealt[chosen] += 1
         architectures.append(replace(choices[chosen], outputs=client.outputs))
     return architectures + server
+
+
+def _holding(model: Architecture, features: tuple[int, ...]) -> Architecture:
+    """Returns that of a client which sees some of the features."""
+    if not model.is_linear:
+        model = replace(model, held=features, held_of=math.prod(model.input_shape))
+    return replace(model, input_shape=(len(features),))
 
 
 def _architecture(config: RunConfig, number: int, data: DataSummary) -> Architecture:

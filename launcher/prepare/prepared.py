@@ -94,13 +94,16 @@ def write_down(prepared: Prepared) -> Store:
 
 
 def digests_of_files(config: RunConfig) -> dict[str, str]:
-    """{key: digest} of the files that the graph and the plan follow from; samples are in the shards."""
-    paths = {"topology": config.topology.path, "stragglers": config.stragglers.path, "trace": config.trace.path}
+    """{key: digest} of the files that the graph, the plan and the maps follow from; samples are in the shards."""
+    paths = {f"{name}.path": getattr(config, name).path for name in ("topology", "stragglers", "trace")}
+    paths["algorithm.edges.path"] = getattr(getattr(config.algorithm, "edges", None), "path", None)
+    paths["algorithm.maps_from"] = getattr(config.algorithm, "maps_from", None)
+    paths["data.features_from"] = config.data.features_from
     found = {}
-    for name, path in paths.items():
-        if path and path.is_file():
-            with path.open("rb") as file:
-                found[f"{name}.path"] = file_digest(file, "sha256").hexdigest()
+    for key, path in paths.items():
+        if path and Path(path).is_file():
+            with Path(path).open("rb") as file:
+                found[key] = file_digest(file, "sha256").hexdigest()
     return found
 
 

@@ -26,11 +26,12 @@ from annotated_types import Ge, Le, Lt
 
 from ...topology.section import Count, NotNegative, Positive
 from ..assignment import Assignment
+from ..learned_maps import OF_A_TRANSFORM, shared_size
 from ..maps import shared_rows, shared_transform
 from ..model.architecture import Architecture
 from ..stored_maps import StoredMaps
 from .base import Algorithm, Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Traits, Vector
-from .sheaf_fmtl import OF_A_TRANSFORM, descend, norm, shared_size
+from .sheaf_fmtl import descend, norm
 
 
 @dataclass(frozen=True)

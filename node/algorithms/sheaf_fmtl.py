@@ -10,29 +10,25 @@ leaves as they are, are stationary for (8), however many steps each client takes
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Le
 
-from ...topology.section import Index, Needs, NotNegative, Positive
+from ...topology.section import Index, Needs, NotNegative
 from ..assignment import Assignment, Neighbour
 from ..client import RoundReport
-from ..maps import FixedMaps, Maps, Vectors, shared_rows, starting_maps
-from ..stored_maps import Storage, StoredMaps
+from ..edges import EdgeFacts, EdgesTable, both_ways, given_edges
+from ..learned_maps import MapSettings
+from ..maps import FixedMaps, Maps, Vectors, shared_rows
+from ..model.architecture import Architecture
 from .base import Algorithm, Client, Cost, Edge, Facts, Peers, RunFacts, SettingsError, State, Traits, Vector
-
-_NEED_ROWS = Needs("start", "gaussian", "uniform", "orthogonal", "identity", "shared")
 
 _NO_SCENARIO_WITH_A_SERVER = (
     "algorithm.server = true: a scenario is planned for clients that all learn, and a server does not; set it to "
     "false, or leave the scenario out"
 )
-
-OF_A_TRANSFORM = 12
-"""Vectors of d_i numbers that structured maps take at most, what their transforms make on the way included."""
 
 
 def warn(crossed: dict[str, str], report: RoundReport, *, models: float, maps: float, steps: int = 1) -> None:
@@ -64,12 +60,17 @@ def exchanged(client: Client, peers: Peers) -> tuple[Vectors, Vectors]:
     return mine, {j: mine[j] - theirs[j] for j in theirs}
 
 
+def weighed(r: Vectors, weights: Vectors | None) -> Vectors:
+    """Returns {j: a_ij r_ij}; without ``weights``, {j: (d_ij,)}, all a_ij are 1."""
+    return r if weights is None else {j: weights[j] * r[j] for j in r}
+
+
 def descend(client: Client, lam: float, r: Vectors, weights: Vectors | None = None, eta: float = 0.0) -> None:
     """Does (18), where edges are weighed with ``weights`` {j: (d_ij,)} on the rows of P_ij, and tells the report.
     ``eta`` is the step of (19), which the caller does: the gradient's norm and the warning need it."""
     theta, maps, report = client.theta, client.state.maps, client.report
     before = theta.copy()
-    pull = maps.pull_back(r if weights is None else {j: weights[j] * r[j] for j in r})
+    pull = maps.pull_back(weighed(r, weights))
     if client.role == "server":
         assert isinstance(maps, FixedMaps)
         coverage = maps.coverage()
@@ -83,10 +84,12 @@ def descend(client: Client, lam: float, r: Vectors, weights: Vectors | None = No
     else:
         squared = sum(float(weights[j] @ vector**2) for j, vector in r.items())
     report.penalty = lam / 4 * squared
-    theta_squared = float(before @ before) if eta else 0.0
-    if client.takes_one_full_step and client.role == "client":
-        of_theta = norm(before - theta) / client.alpha
-        report.gradient_norm = math.sqrt(of_theta**2 + (lam**2 * squared * theta_squared if eta else 0.0))
+    theta_squared = maps.curvature(before) if eta else 0.0
+    if client.takes_one_full_step and client.role == "client" and not (eta and maps.is_constrained):
+        of_theta, slope = norm(before - theta) / client.alpha, squared
+        if weights is not None:
+            slope = sum(norm(vector) ** 2 for vector in weighed(r, weights).values())
+        report.gradient_norm = math.sqrt(of_theta**2 + (lam**2 * slope * theta_squared if eta else 0.0))
     models = client.steps * lam * client.alpha * norm(pull) ** 2 / squared if squared else 0.0
     warn(client.state._crossed, report, models=models, maps=eta * lam * theta_squared, steps=client.steps)
 
@@ -98,17 +101,24 @@ class SheafAlgorithm(Algorithm):
     eta: float = 0.0
     start: str = "selection"
 
-    def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
+    def restriction_maps(
+        self,
+        node: int,
+        seed: int,
+        theta: np.ndarray,
+        neighbours: Mapping[int, Neighbour],
+        model: Architecture | None = None,
+    ) -> Maps:
         """Returns those of a client before the first round; of ``theta`` the size and the type are used."""
         raise NotImplementedError
 
     def begin(self, client: Client) -> State:
-        maps = self.restriction_maps(client.node, client.seed, client.theta, client.neighbours)
-        return State(maps=maps, _crossed={}, _period=0)
+        maps = self.restriction_maps(client.node, client.seed, client.theta, client.neighbours, client.model)
+        return State(maps=maps, _weights=None, _crossed={}, _period=0)
 
     def round(self, client: Client, peers: Peers) -> None:
         _, r = exchanged(client, peers)
-        descend(client, self.lam, r, eta=self.eta)
+        descend(client, self.lam, r, client.state._weights, self.eta)
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,7 @@ class DFedU(SheafAlgorithm):
     """Weight lambda of the neighbours' agreement: lam/2 a_ij ||theta_i - theta_j||^2 for each edge, once."""
     weights: Literal["ones", "mixing"] = "ones"
     """Weights a_ij of the edges: all 1, as in the paper's experiments, or the run's mixing weights W_ij."""
+    edges: EdgesTable = EdgesTable()
     server: bool = False
     """The clients talk to a server without a loss of its own, whose model is the mean of theirs: (15)."""
 
@@ -136,28 +147,39 @@ class DFedU(SheafAlgorithm):
             has_maps=True,
         )
 
-    def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
-        a = {j: peer.weight if self.weights == "mixing" else 1.0 for j, peer in neighbours.items()}
+    def check(self, run: RunFacts) -> None:
+        if self.edges.is_given and self.weights == "mixing":
+            raise SettingsError("algorithm.weights", "= 'mixing' and algorithm.edges both give a_ij; leave one out")
+
+    def facts(self, run: RunFacts) -> Facts:
+        if not self.edges.is_given:
+            return Facts()
+        sizes = [model.size for model in run.models]
+        return Facts(edges=both_ways(given_edges(self.edges, run.graph.edges, sizes, with_rows=False)))
+
+    def restriction_maps(
+        self,
+        node: int,
+        seed: int,
+        theta: np.ndarray,
+        neighbours: Mapping[int, Neighbour],
+        model: Architecture | None = None,
+    ) -> Maps:
+        mixing = self.weights == "mixing"
+        a = {j: peer.weight if mixing else EdgeFacts.of(peer.facts).a for j, peer in neighbours.items()}
         return FixedMaps(theta.size, dict.fromkeys(a, slice(None)), a)
 
 
 @dataclass(frozen=True)
-class SheafFMTL(SheafAlgorithm):
+class SheafFMTL(SheafAlgorithm, MapSettings):
     """Sheaf-FMTL (Ben Issaid et al. 2025, Algorithm 1): neighbours agree on learned projections of their models."""
 
     name: Literal["sheaf-fmtl"] = "sheaf-fmtl"
-    gamma: Annotated[Positive, Le(1), _NEED_ROWS] = 0.01
-    """Size of the shared vectors: d_ij = max(1, floor(gamma min(d_i, d_j)))."""
     lam: NotNegative = 0.001
     """Weight lambda of the neighbours' agreement in the objective (8), which counts each edge once."""
     eta: NotNegative = 0.1
     """Learning rate of the restriction maps (19); 0 keeps them as they start, and sends half as much."""
-    start: Literal["gaussian", "uniform", "orthogonal", "identity", "shared", "selection"] = "gaussian"
-    """Restriction maps at the start. The paper's: gaussian N(0, 1), uniform U(-1, 1), orthogonal (random orthonormal
-    rows), identity (rows of the identity plus N(0, 0.01^2)). Ours: shared (both ends of an edge have the same
-    orthonormal rows). All times start_scale. Fixed, with eta = 0: selection (the parameters that both ends have, where
-    clients see different features)."""
-    start_scale: Annotated[Positive, _NEED_ROWS, "Factor on the starting maps; zero maps would never learn."] = 1.0
+    edges: EdgesTable = EdgesTable()
     server: bool = False
     """With selection maps: the clients talk to a server without a loss of its own; each of its parameters is the mean
     over the clients who have it: (16)."""
@@ -166,12 +188,6 @@ class SheafFMTL(SheafAlgorithm):
     exchange: Annotated[Literal["two-phase", "fused"], Needs("eta")] = "two-phase"
     """two-phase: as Algorithm 1 is written; fused: the same iterates from one message a round, which also carries
     ||theta||^2."""
-    storage: Storage = "auto"
-    """How maps are kept, exactly in every case: dense matrices, factored into start and history, or auto: factored
-    until dense is cheaper."""
-    rank_cap: Annotated[Index, Needs("eta")] = 0
-    """At most so many rows of history in factored maps, the rest approximated, with a bound on the error in the
-    records; 0 keeps all, exactly."""
 
     @property
     def is_fused(self) -> bool:
@@ -195,7 +211,7 @@ class SheafFMTL(SheafAlgorithm):
         )
 
     def messages(self, edge: Edge) -> list[Vector]:
-        d_ij = self._rows(edge.d_i, edge.d_j, edge.facts)
+        d_ij = self.rows(edge.d_i, edge.d_j, EdgeFacts.of(edge.facts))
         if self.is_fused:
             return [Vector(d_ij + 1, exact=1)]
         return [Vector(d_ij)] * (2 if self.eta else 1)
@@ -203,30 +219,34 @@ class SheafFMTL(SheafAlgorithm):
     def check(self, run: RunFacts) -> None:
         if self.start == "shared":
             run.require_same_size("algorithm.start = 'shared'")
-        key, text = "", ""
+        key, text = self.unfit(fused=self.is_fused, server=self.server, learns=bool(self.eta))
         if self.rotate_every and (self.start != "shared" or self.eta):
             key, text = "rotate_every", f"= {self.rotate_every} needs start = 'shared' and eta = 0; or set it to 0"
-        elif self.rank_cap and self.storage == "dense":
-            key, text = "rank_cap", "dense maps have no history; use storage = 'factored', or rank_cap = 0"
-        elif self.start == "selection" and self.eta:
-            key, text = "start", "= 'selection' are fixed maps; they need eta = 0"
         elif self.server and self.start != "selection":
             key, text = "server", "= true needs start = 'selection'; or use algorithm.name = 'dfedu'"
         if key:
             raise SettingsError(f"algorithm.{key}", text)
 
     def facts(self, run: RunFacts) -> Facts:
-        """Tells, with selection maps, which coordinates of one's own theta the other end of an edge has, too."""
-        if self.start != "selection":
-            return Facts()
-        return Facts(edges={ends: common_coordinates(run, *ends) for e in run.graph.edges for ends in (e, e[::-1])})
+        return Facts(edges=self.edge_facts(run, self.edges, learns=bool(self.eta)))
 
-    def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
-        if self.start == "selection":
-            return FixedMaps(theta.size, {j: np.array(peer.facts) for j, peer in neighbours.items()})
-        rows = {j: shared_size(self.gamma, theta.size, peer.parameters) for j, peer in neighbours.items()}
-        start = starting_maps(self.start, seed=seed, node=node, rows=rows, theta=theta, scale=self.start_scale)
-        return StoredMaps(start, "factored" if self.rotate_every else self.storage, self.rank_cap or None)
+    def restriction_maps(
+        self,
+        node: int,
+        seed: int,
+        theta: np.ndarray,
+        neighbours: Mapping[int, Neighbour],
+        model: Architecture | None = None,
+    ) -> Maps:
+        kept = replace(self, storage="factored") if self.rotate_every else self
+        return kept.maps(node, seed, theta, neighbours, model)
+
+    def begin(self, client: Client) -> State:
+        state, a = super().begin(client), {j: EdgeFacts.of(peer.facts).a for j, peer in client.neighbours.items()}
+        maps = state.maps
+        if maps and set(a.values()) - {1.0} and not isinstance(maps, FixedMaps):  # these have sqrt(a_ij) in them
+            state._weights = {j: np.full(d_ij, a[j], client.theta.dtype) for j, d_ij in maps.stacking.rows.items()}
+        return state
 
     def round(self, client: Client, peers: Peers) -> None:
         if self.is_fused:
@@ -236,66 +256,39 @@ class SheafFMTL(SheafAlgorithm):
         period = (peers.round - 1) // self.rotate_every if self.rotate_every else 0
         if period != state._period:  # both ends draw new rows
             state._period = period
-            maps.start.choose(shared_rows(client.seed, client.node, maps.stacking.rows, client.theta.size, period))
+            maps.start.choose(shared_rows(client.seed, client.node, maps.stacking.rows, maps.start.size, period))
 
         super().round(client, peers)  # Algorithm 1, line 5, and (18)
         if self.eta:  # fixed maps need no second exchange
             mine, r = exchanged(client, peers)  # line 7
-            maps.update(mine, r, client.theta, self.eta * self.lam)  # (19)
+            maps.update(mine, weighed(r, state._weights), client.theta, self.eta * self.lam)  # (19)
+            maps.constrain()
 
     def _fused_round(self, client: Client, peers: Peers) -> None:
         """Lines 7-8 of the round before and line 5 of this one, from one exchange. The message is P_ij^k theta_i^{k+1}
         and n_i = ||theta_i^{k+1}||^2. Both ends then know r_ij = -r_ji, and with it what line 5 of the next round would
-        bring: P_ij^{k+1} theta_i - P_ji^{k+1} theta_j = (1 - c (n_i + n_j)) r_ij. Where a codec rounds what is sent,
-        r_ij is that of the rounded vectors, at both ends."""
-        theta, maps, c = client.theta, client.state.maps, self.eta * self.lam
+        bring: P_ij^{k+1} theta_i - P_ji^{k+1} theta_j = (1 - c a_ij (n_i + n_j)) r_ij. Where a codec rounds what is
+        sent, r_ij is that of the rounded vectors, at both ends."""
+        theta, maps, a, c = client.theta, client.state.maps, client.state._weights, self.eta * self.lam
 
         mine = maps.project(theta)
-        n = theta.dtype.type(theta @ theta)
+        n = theta.dtype.type(maps.curvature(theta))
         messages = {j: np.append(vector, n) for j, vector in mine.items()}
         heard = peers.as_heard(messages)
         received = peers.exchange(messages)
         r = {j: heard[j][:-1] - received[j][:-1] for j in mine}
         if peers.round > 1:  # before the first round no map has been used yet
-            maps.update(mine, r, theta, c)  # (19)
-            r = {j: (1 - c * (n + received[j][-1])) * r[j] for j in r}
-        descend(client, self.lam, r, eta=self.eta)  # (18)
-
-    def _rows(self, d_i: int, d_j: int, common: Sequence[int]) -> int:
-        return len(common) if self.start == "selection" else shared_size(self.gamma, d_i, d_j)
+            maps.update(mine, weighed(r, a), theta, c)  # (19)
+            r = {j: (1 - c * (1.0 if a is None else a[j]) * (n + received[j][-1])) * r[j] for j in r}
+        descend(client, self.lam, r, a, self.eta)  # (18)
 
     def cost(self, own: Assignment) -> Cost:
-        d_i, rounds = own.architecture.size, own.run.rounds
-        rows = [self._rows(d_i, peer.parameters, peer.facts) for peer in own.neighbours]
-        dense = sum(rows) * d_i
         if own.role == "server":
             return Cost()
-        if self.eta and self.storage == "dense":
-            return Cost(dense)
-        start = OF_A_TRANSFORM * d_i if self.start in ("orthogonal", "shared", "selection") else dense
-        history = min(rounds, self.rank_cap or rounds) * (d_i + sum(rows)) if self.eta else 0
-        return Cost(start + (min(history, dense) if self.storage == "auto" else history))
+        d_i, learns = own.architecture.size, bool(self.eta)
+        rows = [self.rows(d_i, peer.parameters, EdgeFacts.of(peer.facts)) for peer in own.neighbours]
+        return Cost(self.numbers(own.architecture, rows, own.run.rounds, learns=learns))
 
 
 def norm(vector: np.ndarray) -> float:
     return math.sqrt(float(vector @ vector))
-
-
-def shared_size(gamma: float, d_i: int, d_j: int) -> int:
-    """Returns d_ij, the same at both ends of an edge."""
-    return max(1, math.floor(gamma * min(d_i, d_j) + 1e-9))  # 0.29 * 100 is 28.999999999999996
-
-
-def common_coordinates(run: RunFacts, i: int, j: int) -> tuple[int, ...]:
-    """Returns the coordinates of client i's theta, of a linear model, that client j has too: the weights of the
-    features that both see, and the biases. A server sees all. Raises SettingsError where there are none."""
-    server = tuple(range(math.prod(run.models[-1].input_shape))) if None not in run.features else None
-    mine, theirs = (run.features[node] if node < len(run.features) else server for node in (i, j))
-    if mine is None or theirs is None:
-        raise SettingsError(
-            "algorithm.start = 'selection'",
-            f"clients {i} and {j} have no parameter in common; set data.features_held below 1, or choose another start",
-        )
-    outputs = run.models[i].outputs
-    common = np.append(np.tile(np.isin(mine, theirs), outputs), np.ones(outputs, bool))
-    return tuple(np.flatnonzero(common).tolist())

@@ -78,6 +78,8 @@ class Architecture(LayerSettings):
     input_shape: tuple[int, ...]
     outputs: int
     own: OwnModel | None = None  # of kind "own"
+    held: tuple[int, ...] = ()  # of kind "mlp": which of the input features it sees, ascending, where others see others
+    held_of: int = 0  # how many features there are
 
     @classmethod
     def of(cls, layers: LayerSettings, input_shape: tuple[int, ...], outputs: int) -> Self:
@@ -260,6 +262,11 @@ class Architecture(LayerSettings):
         layers before the last are those of the same model with ``like`` outputs, unless that is 0."""
         if init == "zeros":
             return np.zeros(self.size)
+        if self.held:  # hidden units mean the same in all clients, whatever features they see
+            whole = replace(self, input_shape=(self.held_of,), held=(), held_of=0)
+            start, (first, *_) = whole.start(seed, *client, like=like), whole.parameters()
+            weights = start[: first.size].reshape(first.shape)[:, self.held]
+            return np.concatenate([weights.ravel(), start[first.size :]])
         name = (
             f"Architecture(kind={self.kind!r}, input_shape={self.input_shape}, outputs={self.outputs}, "
             f"filters={self.filters}, hidden={self.hidden})"
@@ -276,15 +283,28 @@ class Architecture(LayerSettings):
 
 def _check_head(head: Sequence[str], names: Sequence[str]) -> None:
     """Raises ArchitectureError where a pattern matches nothing, or all of them everything."""
-    there = ", ".join(names if len(names) < 9 else [*names[:6], "...", *names[-2:]])
-    for pattern in head:
-        if not any(_matches(name, [pattern]) for name in names):
-            raise ArchitectureError(f"model.head = {list(head)}: {pattern!r} is none of {there}")
+    there = _require_known(head, names, "model.head")
     if head and all(_matches(name, head) for name in names):
         raise ArchitectureError(f"model.head = {list(head)}: leaves nothing for the body of {there}")
 
 
-def _matches(name: str, patterns: Sequence[str]) -> bool:
+def named(model: Architecture, patterns: Collection[str], key: str) -> tuple[Parameter, ...]:
+    """Returns the parameters, or all of a layer, that one of ``patterns`` is the name of. Raises ArchitectureError
+    where one is of none."""
+    _require_known(patterns, [each.name for each in model.parameters()], key)
+    return tuple(each for each in model.parameters() if _matches(each.name, patterns))
+
+
+def _require_known(patterns: Collection[str], names: Sequence[str], key: str) -> str:
+    """Returns the names in a few words. Raises ArchitectureError where a pattern matches none of them."""
+    there = ", ".join(names if len(names) < 9 else [*names[:6], "...", *names[-2:]])
+    for pattern in patterns:
+        if not any(_matches(name, [pattern]) for name in names):
+            raise ArchitectureError(f"{key} = {list(patterns)}: {pattern!r} is none of {there}")
+    return there
+
+
+def _matches(name: str, patterns: Collection[str]) -> bool:
     """Tells whether one of them is the name of a parameter, or of a layer that it is of."""
     return any(fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*") for pattern in patterns)
 

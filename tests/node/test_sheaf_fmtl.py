@@ -18,9 +18,10 @@ from safetensors.numpy import load_file, save_file
 
 from oracles import normal_equations
 from sheafgossip.node.algorithms import ALGORITHMS, sheaf_fmtl
-from sheafgossip.node.algorithms.sheaf_fmtl import shared_size, warn
+from sheafgossip.node.algorithms.sheaf_fmtl import warn
 from sheafgossip.node.assignment import Assignment, Neighbour
 from sheafgossip.node.client import Client, RoundReport
+from sheafgossip.node.learned_maps import shared_size
 from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.model.learner import Learner
 
@@ -126,7 +127,7 @@ def problem(assignment) -> Callable[..., Problem]:
             for edge in (edge for edge in edges if node in edge):
                 other = sum(edge) - node
                 common = tuple(mine.index(p) for p in mine if p in held[other])
-                neighbours.append(Neighbour(other, len(held[other]), WEIGHTS.get(edge, 1.0), facts=common))
+                neighbours.append(Neighbour(other, len(held[other]), WEIGHTS.get(edge, 1.0), facts=(1.0, 0, common)))
             own = replace(assignment, node=node, run=run, training=training, neighbours=tuple(neighbours))
             own = replace(own, architecture=Architecture("linear", (len(mine) - 1,), 1))
             assignments.append(own if node < CLIENTS else replace(own, role="server"))
