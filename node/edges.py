@@ -74,6 +74,8 @@ def _from_file(path: Path, edges: Collection[Pair], sizes: Sequence[int], with_r
     file = NumberFile(path, f"{_KEY}.path", ("i", "j"), ("a", "d") if with_rows else ("a",))
     wanted, found = set(edges), dict[Pair, EdgeFacts]()
     for line, row in file.rows():
+        if row.keys() == {"i", "j"}:
+            raise file.error("tells neither a nor d of the edges" if with_rows else "has no column 'a'")
         i, j = (file.whole(row, name, line, len(sizes)) for name in ("i", "j"))
         ends = min(i, j), max(i, j)
         if i == j:

@@ -11,7 +11,7 @@ from annotated_types import Le
 
 from ..topology.errors import UserError
 from ..topology.randomness import generator
-from ..topology.section import Index, Needs, Positive, Section
+from ..topology.section import Index, Needs, Positive
 from .assignment import Neighbour
 from .constrained_maps import BallMaps, Constraint, DiagonalMaps, LayerMaps, OrthonormalMaps
 from .edges import EdgeFacts, EdgesTable, Pair, both_ways, given_edges
@@ -34,7 +34,7 @@ OF_A_TRANSFORM = 12
 
 
 @dataclass(frozen=True)
-class MapSettings(Section):
+class MapSettings:
     gamma: Annotated[Positive, Le(1), _WITH_GAMMA] = 0.01
     """Size of the shared vectors: d_ij = max(1, floor(gamma min(d_i, d_j))), of what maps see of the models."""
     start: Literal["gaussian", "uniform", "orthogonal", "identity", "shared", "given", "selection"] = "gaussian"

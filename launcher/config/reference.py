@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
@@ -79,7 +80,7 @@ def _sections() -> Iterator[str]:
 
 def _keys(section: type, names: Iterable[str]) -> Iterator[str]:
     below: dict[str, str] = {}  # the text below each key, as the classes are written
-    for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section | Algorithm)]):
+    for kind in filter(is_dataclass, reversed(section.__mro__)):
         written: Any = ast.parse(dedent(inspect.getsource(kind))).body[0]
         for line, after in pairwise(written.body):
             match line, after:
@@ -87,6 +88,7 @@ def _keys(section: type, names: Iterable[str]) -> Iterator[str]:
                     below[name] = meaning
     for name, key in ((name, key) for name, key in keys_of(section).items() if name in names):
         if issubclass(section, Algorithm) and isinstance(table := key.get_default(), Section):
+            yield f"- **`{name}`** · table\n\n  {_line(type(table).__doc__)} Its keys:"
             rows = _keys(type(table), keys_of(type(table)))
             yield from (row.replace("- **`", f"- **`{name}.", 1) for row in rows)
             continue

@@ -171,7 +171,7 @@ class DFedU(SheafAlgorithm):
 
 
 @dataclass(frozen=True)
-class SheafFMTL(SheafAlgorithm, MapSettings):
+class SheafFMTL(MapSettings, SheafAlgorithm):
     """Sheaf-FMTL (Ben Issaid et al. 2025, Algorithm 1): neighbours agree on learned projections of their models."""
 
     name: Literal["sheaf-fmtl"] = "sheaf-fmtl"
