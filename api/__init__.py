@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .topology import Graph, GraphSequence
     from .topology.errors import UserError as Error
     from .transport.peers import Peers
+    from .tuning import tune
 
 __all__ = [
     "NEEDS_NEW_UPLOADS",
@@ -83,6 +84,7 @@ __all__ = [
     "run",
     "sweep",
     "testing",
+    "tune",
     "twin",
     "verify",
     "weighted_mean",
@@ -97,6 +99,7 @@ _PLACES = {  # {module: its names}, where it is not ``runs``
     "launcher.config.sections": "RunConfig",
     "topology": "Graph GraphSequence",
     "topology.errors": "UserError",
+    "tuning": "tune",
 }
 _OWN_NAMES = {"Config": "RunConfig", "Error": "UserError"}  # where they are called otherwise there
 

@@ -15,8 +15,10 @@ from .metrics.records import TABLES
 from .node.algorithms import server
 
 GROUPS = {
-    "Runs": "run resume replay open_run sweep plan calibrate twin compare verify Run Sweep Table Config Error RunError",
-    "What runs return": "launcher.planner.plan.Plan launcher.studies.calibration.Calibration "
+    "Runs": "run resume replay open_run sweep tune plan calibrate twin compare verify Run Sweep Table Config Error "
+    "RunError",
+    "What runs return": "launcher.planner.plan.Plan launcher.commands.tune.Tuning launcher.studies.tuning.Tuned "
+    "launcher.studies.search.Trial launcher.studies.calibration.Calibration "
     "launcher.studies.calibration.Figure metrics.summary.RunSummary metrics.summary.Spread "
     "metrics.summary.TrafficTotal metrics.summary.MemoryTotal metrics.verification.Verified "
     "metrics.twins.Twins metrics.twin.Twin metrics.twin.RoundTime metrics.twin.ClientTime metrics.twin.LinkTime "

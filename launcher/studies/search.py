@@ -37,7 +37,7 @@ class Budget:
 class Trial:
     number: int  # from 1 on
     values: dict[str, Any]  # {key: value}
-    state: State = "begun"
+    state: State = "begun"  # finished, pruned, over budget, refused, diverged, failed
     metric: str = ""  # accuracy, or mse
     of_seeds: list[float] = field(default_factory=list)  # the final metric on validation samples, mean over clients
     reason: str = ""  # why it did not finish

@@ -49,6 +49,7 @@ class Tuned:
     trials: tuple[Trial, ...]
 
     def count(self, *states: State) -> int:
+        """Returns how many trials ended so."""
         return sum(trial.state in states for trial in self.trials)
 
 

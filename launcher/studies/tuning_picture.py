@@ -13,7 +13,8 @@ _WIDTH, _HEIGHT = 3.4, 2.9
 
 
 def draw(path: Path, methods: Mapping[str, tuple[Space, Sequence[Trial]]]) -> None:
-    """``methods`` are {name: what was searched, its trials}. Raises UserError where it cannot write."""
+    """``methods`` are {name: what was searched, its trials}: those that were pruned are rings, those that came to
+    nothing crosses. Raises UserError where it cannot write."""
     import matplotlib
 
     keys = list(dict.fromkeys(key for space, _ in methods.values() for key in space))
@@ -54,10 +55,15 @@ def _draw_values(axes: Any, key: str, what: Distribution, trials: Sequence[Trial
     axes.set_title(literal(key))
     if what.choices:
         axes.set_xticks(range(len(what.choices)), [literal(str(each)) for each in what.choices])
-    elif what.log:
-        axes.set_xscale("log")
-    for states, filled in ((("finished",), True), (("pruned", "diverged", "failed"), False)):
-        shown = [trial for trial in trials if trial.of_seeds and trial.state in states]
-        x = [what.choices.index(each.values[key]) if what.choices else each.values[key] for each in shown]
-        colours = {"facecolors": look["color"] if filled else "none", "edgecolors": look["color"] if filled else SOFT}
-        axes.scatter(x, [each.mean for each in shown], s=22, marker=look["marker"], **colours)
+    else:
+        axes.set_xscale("log" if what.log else "linear")
+        axes.set_xlim(what.at(-0.03), what.at(1.03)) if not what.whole else None
+    x = {each.number: what.choices.index(each.values[key]) if what.choices else each.values[key] for each in trials}
+    for state, faces in (("finished", look["color"]), ("pruned", "none")):
+        shown = [trial for trial in trials if trial.state == state and trial.of_seeds]
+        colours = {"facecolors": faces, "edgecolors": look["color"]}
+        places = [x[each.number] for each in shown], [each.mean for each in shown]
+        axes.scatter(*places, s=22, marker=look["marker"], **colours)
+    nothing = [x[each.number] for each in trials if each.loss == math.inf]
+    at_the_edge = axes.get_xaxis_transform()
+    axes.scatter(nothing, [0.0] * len(nothing), s=18, marker="x", color=SOFT, transform=at_the_edge, clip_on=False)

@@ -15,7 +15,7 @@ from sheafgossip.reference import GROUPS, describe
 NAMES = """
     Algorithm Architecture Client Config Cost Edge Error Facts Graph GraphSequence NEEDS_NEW_UPLOADS Neighbour Peers
     RoundReport Run RunError RunFacts ServerAlgorithm SettingsError Setup State Sweep TAKES_OLD_UPLOADS Table Traits
-    Vector Work calibrate compare open_run plan replay resume run sweep testing twin verify weighted_mean
+    Vector Work calibrate compare open_run plan replay resume run sweep testing tune twin verify weighted_mean
 """
 INTERNAL = {"show", "shown", "lacks_answer"}  # what ServerAlgorithm does for its subclasses
 TELL = """
