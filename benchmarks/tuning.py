@@ -1,7 +1,7 @@
 """Holds the values that `sheafgossip tune` finds against the best of a grid that is ten times as large.
 
-Three methods learn regression of related tasks, each with one weight that matters: where it is small clients learn alone,
-where it is large all get one model, and beyond that a step is too large. Grid and search are judged on the same
+Three methods learn regression of related tasks, each with one weight that matters: where it is small clients learn
+alone, where it is large all get one model, and beyond that a step is too large. Grid and search are judged on the same
 validation samples and seeds; the grid is made as trials are, and makes the runs of every value with every seed."""
 
 import csv
@@ -98,12 +98,13 @@ def main() -> None:
             space, budget = parse_space({KEY: f"log:{LOW:g}..{HIGH:g}"}), Budget(TRIALS, arguments.seeds)
             tuned = tune(config, space, budget, root, jobs)
             rows.append(line(name, tuned, judged(config, arguments.seeds, root, jobs)))
-    head = ["method", "grid: best, mse", "search: best, mse", "factor", "grid: as good", "grid: within 1%", "runs"]
     about = (
         f"{TRIALS} trials of {KEY} = log:{LOW:g}..{HIGH:g}, {arguments.seeds} seeds, against a logarithmic grid of "
-        f"{len(grid())} values ({len(grid()) * arguments.seeds} runs of a method), on the same validation samples. "
-        "How many values of the grid are at least as good as that of the search, and how many within 1% of the best:\n\n"
+        f"{len(grid())} values ({len(grid()) * arguments.seeds} runs of a method), on the same validation samples. The "
+        "last columns: how many values of the grid are at least as good as that of the search, how many are within 1% "
+        "of the best, and the runs of the search.\n\n"
     )
+    head = "method|grid: best, mse|search: best, mse|factor|as good|within 1%|runs"
     write("tuning", f"`python benchmarks/tuning.py --seeds {arguments.seeds}`", about + table(head, rows))
 
 
