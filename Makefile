@@ -155,7 +155,7 @@ bench-claims: setup  ## Try what papers say of their methods, on small problems 
 bench-stragglers: setup  ## Measure what staleness buys and costs where clients are slow, and draw it (20 minutes).
 	$(BIN)/python benchmarks/stragglers.py
 
-bench-tune: setup  ## Hold tuned weights of three methods against a grid ten times as large (6 minutes).
+bench-tune: setup  ## Hold tuned weights of three methods against a grid ten times as large (5 minutes).
 	$(BIN)/python benchmarks/tuning.py
 
 bench-twin: setup  ## Hold planned seconds against measured ones, over links that the kernel shapes (root; 6 minutes).

@@ -95,7 +95,7 @@ class Search:
 
     def __call__(self) -> list[Trial]:
         """Returns all trials in their order. Raises ConfigError where a known one is none of this search."""
-        optuna = _optuna()
+        optuna = load_optuna()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             study = self._study(optuna)
@@ -176,7 +176,8 @@ class Search:
         self.keep(trial)
 
 
-def _optuna() -> Any:
+def load_optuna() -> Any:
+    """Raises ConfigError."""
     try:
         import optuna
     except ImportError:

@@ -23,7 +23,7 @@ from ..prepare.preparation import work_out
 from ..run.earlier import PlannedRun, clear, has_diverged
 from .folders import raised_as, require_empty
 from .forecast import payload_of
-from .search import Budget, Note, Result, Search, State, Trial
+from .search import Budget, Note, Result, Search, State, Trial, load_optuna
 from .space import Distribution, Space, parse_space
 from .sweep import Ended, Jobs, prepare
 
@@ -63,9 +63,9 @@ def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
         *sections, last = key.split(".")
         table = tree
         for section in sections:
-            table = table.setdefault(section, {}) if isinstance(table, dict) else {}
-        if not isinstance(table, dict):
-            raise ConfigError(f"--search {key}: is no key of a table")
+            table = table.setdefault(section, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"--search {key}: {section} is no table, so no key of it can be searched")
         table[last] = value
     return validate(tree)
 
@@ -206,6 +206,7 @@ def tune(
         raise ConfigError("compute.step_s is not set: all trials must count time alike")
     if budget.virtual_s < math.inf and not config.has_scenario:
         raise ConfigError(f"--max-seconds {budget.virtual_s:g}: without a scenario a run has no virtual seconds")
+    load_optuna()
     budget = budget if space else replace(budget, trials=1)  # all would be the same
     with_values(config, {})  # on validation samples
     name, digest = config.label, _digest(config, space, budget)
