@@ -40,6 +40,11 @@ class Where(TypedDict, total=False):
     quiet: bool
 
 
+class Bounded(Where, total=False):
+    max_payload_mb: float | None
+    max_virtual_s: float | None
+
+
 def read(config: Source) -> tuple[Path | Mapping[str, Any], Path]:
     """Returns what ``load`` takes, and the file by whose name a run's folder is called."""
     if isinstance(config, RunConfig):

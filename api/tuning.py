@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from .given import Source, Where, means_of, read, tables
+from .given import Bounded, Source, means_of, read, tables
 from .launcher.commands.tune import Tuning, budget_of, methods_of, tune_all
 from .launcher.studies.space import parse_space
 from .runs import _inside_a_program
 from .topology.errors import UserError
+
+_BOUNDS: Any = ("max_payload_mb", "max_virtual_s")
 
 
 def tune(
@@ -18,26 +20,24 @@ def tune(
     trials: int = 30,
     seeds: int = 1,
     jobs: int = 1,
-    max_payload_mb: float | None = None,
-    max_virtual_s: float | None = None,
-    **where: Unpack[Where],
+    **within: Unpack[Bounded],
 ) -> Tuning:
     """Searches values with which a method does best on validation samples. ``search`` is {key with dots: "0.1..1",
     "log:0.001..10", "int:1..10", "int:log:1..64", or a list to choose from}. Every method of [[compare]] tables gets so
-    many ``trials``, each with so many seeds. What a run would send or last beyond the bounds is not trained. Where
-    ``out`` holds some of the trials, the others are made. Raises as ``run`` does, and Error where no trial comes to its
-    end."""
+    many ``trials``, each with so many seeds. What would send or last more than the bounds is not trained. Where ``out``
+    holds some of the trials, the others are made. Raises as ``run`` does, and Error where no trial comes to its end."""
     source, name = read(config)
-    out, quiet, _ = means_of(where, Where)
+    bounds = [within.pop(key, None) for key in _BOUNDS]
+    out, quiet, _ = means_of(within, Bounded)
     for key, count in (("trials", trials), ("seeds", seeds), ("jobs", jobs)):
         if type(count) is not int or count < 1:
             raise UserError(f"{key} = {count!r}: must be a whole number of at least 1")
-    for key, bound in (("max_payload_mb", max_payload_mb), ("max_virtual_s", max_virtual_s)):
+    for key, bound in zip(_BOUNDS, bounds, strict=True):
         if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float) or not bound >= 0):
             raise UserError(f"{key} = {bound!r}: must be a number of at least 0")
     if not isinstance(search, Mapping):
         raise UserError(f"search = {search!r:.80}: must be a dict of keys with dots")
-    budget = budget_of(trials, seeds, max_payload_mb, max_virtual_s)
+    budget = budget_of(trials, seeds, *bounds)
     with _inside_a_program():
         methods = methods_of(source, tables(changes or {}, "changes"), parse_space(search))
         return tune_all(methods, budget, jobs, name, out, quiet=quiet)
