@@ -9,7 +9,7 @@ from .launcher.studies.space import parse_space
 from .runs import _inside_a_program
 from .topology.errors import UserError
 
-_BOUNDS: Any = ("max_payload_mb", "max_virtual_s")
+_BOUNDS = ("max_payload_mb", "max_virtual_s")
 
 
 def tune(
@@ -27,8 +27,8 @@ def tune(
     many ``trials``, each with so many seeds. What would send or last more than the bounds is not trained. Where ``out``
     holds some of the trials, the others are made. Raises as ``run`` does, and Error where no trial comes to its end."""
     source, name = read(config)
-    bounds = [within.pop(key, None) for key in _BOUNDS]
-    out, quiet, _ = means_of(within, Bounded)
+    bounds = [within.get("max_payload_mb"), within.get("max_virtual_s")]
+    out, quiet, _ = means_of({key: value for key, value in within.items() if key not in _BOUNDS}, Bounded)
     for key, count in (("trials", trials), ("seeds", seeds), ("jobs", jobs)):
         if type(count) is not int or count < 1:
             raise UserError(f"{key} = {count!r}: must be a whole number of at least 1")
