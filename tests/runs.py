@@ -26,7 +26,8 @@ from safetensors.numpy import load_file
 from chaos.records import Records, differences, number_of, same_arrays
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import RunConfig
-from sheafgossip.launcher.processes.engine import EngineName
+from sheafgossip.launcher.processes.engine import Engine, EngineName, open_engine, private_folder
+from sheafgossip.launcher.studies import runner
 from sheafgossip.launcher.studies.folders import planned_in
 from sheafgossip.launcher.studies.runner import Finished, Means, resume, run_each
 
@@ -177,6 +178,32 @@ def _to_a_good_end(place: Path, text: str, overrides: Sequence[str], engine: Eng
         outcomes = [each.outcome for each in run_here(load(config, overrides), folder, engine)]
         assert all(outcome.status == "finish" for outcome in outcomes), outcomes
     return RunFolder(folder)
+
+
+@pytest.fixture(scope="module")
+def one_fork_server() -> Iterator[None]:
+    """Runs that this process launches one after the other share a fork server, as those of a sweep do: to start it is
+    half of a small run. Another environment has another."""
+    kept: dict[object, Engine] = {}
+
+    def end() -> None:
+        while kept:
+            kept.popitem()[1].__exit__()
+
+    def open_kept(name: EngineName, *others) -> contextlib.AbstractContextManager[Engine]:
+        if name != "local":
+            return open_engine(name, *others)
+        environment = frozenset(each for each in os.environ.items() if each[0] != "PYTEST_CURRENT_TEST")
+        if environment not in kept:
+            end()
+            with contextlib.chdir(ROOT):  # a test's own folder goes with it
+                kept[environment] = open_engine(name, *others)
+        return contextlib.nullcontext(kept[environment])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "open_engine", open_kept)
+        yield
+        end()
 
 
 @pytest.fixture(scope="module")
@@ -378,6 +405,15 @@ def with_round(tmp_path: Path) -> Callable[[str], str]:
         return f'algorithm.use = "{tmp_path}/added.py:Added"'
 
     return with_round
+
+
+@pytest.fixture(scope="session", autouse=True)
+def swept() -> Iterator[None]:
+    """What killed runs have left goes when the next run starts, so also after the last one."""
+    yield
+    folder, lock = private_folder()
+    shutil.rmtree(folder)
+    os.close(lock)
 
 
 @pytest.fixture(scope="session")

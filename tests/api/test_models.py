@@ -11,6 +11,7 @@ import torch
 import own
 import sheafgossip as sg
 
+pytestmark = pytest.mark.usefixtures("one_fork_server")
 CONFIG = {"clients": 3, "rounds": 2, "data.samples": 120, "model.dtype": "float64", "checkpoints.every": 1}
 OPEN = """
 import json, sys

@@ -19,7 +19,10 @@ from runs import CLI, ROOT
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.topology.errors import UserError
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counters of the kernel")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="counters of the kernel"),
+    pytest.mark.usefixtures("one_fork_server"),
+]
 
 RESTART = {
     "faults": [{"kind": "crash", "clients": [2], "at_round": 4, "restart_after": 1}],

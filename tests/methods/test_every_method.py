@@ -15,6 +15,8 @@ from sheafgossip.node.algorithms import ALGORITHMS
 
 from . import normalized
 
+pytestmark = pytest.mark.usefixtures("one_fork_server")
+
 ROUNDS, END = 7, 5
 CONFIG = f"""
 clients = 6

@@ -199,7 +199,8 @@ def test_samples_take_half_a_percent_of_the_cpu_time_and_none_is_due_before_its_
 
 HEAVY = ("torch", "torchvision", "pydantic", "typer", "matplotlib", "sklearn", "networkx")
 WARMED_UP = (
-    "pathlib, tempfile, sheafgossip.node.process.warm_up as r; r.warm_up(pathlib.Path(tempfile.mkdtemp()) / 'r')"
+    "pathlib, tempfile, sheafgossip.node.process.warm_up as r; folder = tempfile.TemporaryDirectory(); "
+    "r.warm_up(pathlib.Path(folder.name) / 'r')"
 )
 KNOWN = [f"sheafgossip.node.{name}" for name in ("algorithms", "model.architecture", "assignment", "client")]
 (TORCH,) = libraries_of(ALGORITHMS["d-psgd"](), ["logistic", "cnn"])

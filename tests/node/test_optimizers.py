@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from sheafgossip.node.model import own_optimizer
 from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.model.learner import Learner
 from sheafgossip.node.settings import OptimizerSettings, Training
@@ -65,7 +64,7 @@ def test_steps_are_those_of_torch_also_after_a_restart(with_shard, name, pulled,
 def test_a_client_has_nothing_to_load_for_an_optimizer_of_torch():
     """The fork server has."""
     made = "torch.optim.Adagrad([x := torch.zeros(1, requires_grad=True)], lr=0.1)"
-    code = f"""import sys, torch, {own_optimizer.__name__}; before = set(sys.modules)
+    code = f"""import sys, torch, sheafgossip.node.model.own_optimizer; before = set(sys.modules)
 optimizer = {made}; x.grad = x.detach(); optimizer.step(); print(*set(sys.modules) - before)"""
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert [name for name in loaded.split() if name.startswith("torch._")] == []
