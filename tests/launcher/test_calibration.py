@@ -45,7 +45,11 @@ class Dreamy(sg.Algorithm):
     def messages(self, edge):
         return [sg.Vector(3)]
 
+    def work(self, own, round):
+        return sg.Work(gradients=2)
+
     def round(self, client, peers):
+        client.gradient()
         client.learn()
         time.sleep(0.03)
         peers.exchange(dict.fromkeys(client.neighbours, client.theta[:3].copy()))
