@@ -281,6 +281,16 @@ class Architecture(LayerSettings):
         return start
 
 
+class Given(NamedTuple):
+    """What a model is made with: it has views of theta and of its gradient, both (d,)."""
+
+    architecture: Architecture
+    task: str
+    theta: np.ndarray
+    gradient: np.ndarray
+    key: tuple[int, int] = (0, 0)  # of what is drawn in training: seed and client
+
+
 def _check_head(head: Sequence[str], names: Sequence[str]) -> None:
     """Raises ArchitectureError where a pattern matches nothing, or all of them everything."""
     there = _require_known(head, names, "model.head")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import safe_open
 
-from .architecture import Architecture
+from .architecture import Architecture, Given
 from .dropout import Dropout
 from .pull import Pull
 
@@ -28,15 +28,8 @@ class DenseModel:
     With dropout p, H_l is what it leaves in training, and dloss/dZ_l-1 is divided by 1 - p.
     """
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        task: str,
-        theta: np.ndarray,
-        gradient: np.ndarray,
-        key: tuple[int, int] = (0, 0),
-    ):
-        """``key``: see Dropout."""
+    def __init__(self, given: Given):
+        architecture, task, theta, gradient, key = given
         self._dropout = Dropout(architecture.dropout, key)
         self._classifies = task == "classification"
         self._layers, self._slopes = (_layers_of(architecture, vector) for vector in (theta, gradient))

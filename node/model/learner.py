@@ -12,6 +12,7 @@ from ...topology.randomness import generator
 from .. import own_code
 from ..assignment import Assignment
 from ..settings import OptimizerSettings
+from .architecture import Given
 from .dense import DenseModel
 from .optimizer import Adam
 from .own_metrics import key_of, value_of
@@ -49,18 +50,17 @@ class Learner:
             self.theta[:] = self.start()
         self._velocity = _aligned(self.theta.size, dtype) if self._training.momentum else None
         self._alpha = self._training.alpha
-        model = architecture, run.task, self.theta, self._gradient
-        key = run.seed, assignment.node
+        given = Given(architecture, run.task, self.theta, self._gradient, key=(run.seed, assignment.node))
         if module is not None:
             from .own import ModuleModel
 
-            self._model = ModuleModel(*model, module, key)
+            self._model = ModuleModel(given, module)
         elif architecture.is_dense and not self._training.loss.use:
-            self._model = DenseModel(*model, key)
+            self._model = DenseModel(given)
         else:
             from .networks import TorchModel  # loads torch, which takes longer than many a run of small models
 
-            self._model = TorchModel(*model, key)
+            self._model = TorchModel(given)
         if own_loss := self._training.loss.use:
             loss = own_code.load_copy(own_loss, "training.loss.use", run.folder, run.code)
             cast("TorchModel", self._model).learn_with(loss, self._training.loss.options)

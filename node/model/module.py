@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .architecture import Architecture, ArchitectureError
+from .architecture import Architecture, ArchitectureError, Given
 from .networks import TorchModel, views
 from .own import made
 
@@ -17,7 +17,7 @@ class Layers(nn.Module):
 
     def __init__(self, architecture: Architecture, theta: np.ndarray):
         super().__init__()
-        self._model = TorchModel(architecture, "classification", theta, np.zeros_like(theta))
+        self._model = TorchModel(Given(architecture, "classification", theta, np.zeros_like(theta)))
         for block, view in zip(architecture.parameters(), views(architecture, theta), strict=True):
             layer, _, name = block.name.partition(".")
             if layer not in self._modules:

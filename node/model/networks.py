@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
-from .architecture import Architecture
+from .architecture import Architecture, Given
 from .dropout import Dropout
 from .pull import Pull
 
@@ -20,15 +20,8 @@ class TorchModel:
 
     _own_loss: Callable[[Tensor, Tensor], Tensor] | None = None  # of each sample, in place of the task's
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        task: str,
-        theta: np.ndarray,
-        gradient: np.ndarray,
-        key: tuple[int, int] = (0, 0),
-    ):
-        """``key``: see Dropout."""
+    def __init__(self, given: Given):
+        architecture, task, theta, gradient, key = given
         self._dropout = Dropout(architecture.dropout, key)
         self._architecture, self._classifies = architecture, task == "classification"
         self._parameters = views(architecture, theta)

@@ -16,7 +16,7 @@ from ...topology.randomness import generator
 from .. import own_code
 from ..assignment import Run
 from ..mixed_builds import importing
-from .architecture import Architecture, ArchitectureError, OwnModel
+from .architecture import Architecture, ArchitectureError, Given, OwnModel
 from .networks import TorchModel, views
 from .pull import Pull
 
@@ -70,17 +70,10 @@ class ModuleModel(TorchModel):
     """``start`` of theta is that of the module. Buffers, such as the running means of batch normalization, stay with
     the client, and are part of its state; what layers draw, as dropout does, follows from the run's seed."""
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        task: str,
-        theta: np.ndarray,
-        gradient: np.ndarray,
-        module: nn.Module,
-        key: tuple[int, int],
-    ):
-        super().__init__(architecture, task, theta, gradient)
-        self._module, self._key, self._passes = module, key, 0
+    def __init__(self, given: Given, module: nn.Module):
+        super().__init__(given)
+        architecture, _, theta, gradient, self._key = given
+        self._module, self._passes = module, 0
         self._several, self._pass_seeds = -1, list[int]()  # seeds of the passes that go on, and which they are
         self._seen: Tensor | None = None
         trained = [each for each in module.parameters() if each.requires_grad]

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from oracles import batch_rows
-from sheafgossip.node.model.architecture import Architecture, ArchitectureError
+from sheafgossip.node.model.architecture import Architecture, ArchitectureError, Given
 from sheafgossip.node.model.dense import DenseModel
 from sheafgossip.node.model.dropout import Dropout
 from sheafgossip.node.model.learner import Learner
@@ -222,7 +222,10 @@ def test_a_model_is_laid_out_as_torchs_and_gives_its_outputs_loss_gradient_and_o
     x, classes = rng.normal(size=(n, *architecture.input_shape)), rng.integers(architecture.outputs, size=n)
     y = classes if task == "classification" else rng.normal(size=(n, architecture.outputs))
     summed, score, features, slopes = oracle(architecture, task, theta, x, y)
-    model, tolerance = TorchModel(architecture, task, theta, gradient), 1e-10 if architecture.norm_groups else 1e-12
+    model, tolerance = (
+        TorchModel(Given(architecture, task, theta, gradient)),
+        1e-10 if architecture.norm_groups else 1e-12,
+    )
     x, y = map(torch.from_numpy, (x, y))
     np.testing.assert_allclose(model.features(x), features, rtol=tolerance, atol=tolerance)
     with FlopCounterMode(display=False) as learning:
@@ -267,9 +270,9 @@ def test_a_module_of_ones_own_is_the_built_in_cnn_whether_or_not_it_can_take_cha
     nn.utils.vector_to_parameters(torch.from_numpy(theta), module.parameters())
     own_theta, slopes, expected = np.zeros_like(theta), np.zeros_like(theta), np.zeros_like(theta)
     architecture = Architecture("own", shape, 3, own=own)
-    model = ModuleModel(architecture, "classification", own_theta, slopes, module, (0, 1))
+    model = ModuleModel(Given(architecture, "classification", own_theta, slopes, (0, 1)), module)
     x, y = torch.randn(5, *shape, dtype=torch.float64), torch.arange(5) % 3
-    loss = TorchModel(built_in, "classification", theta, expected).add_gradient(x, y, 5)
+    loss = TorchModel(Given(built_in, "classification", theta, expected)).add_gradient(x, y, 5)
     assert model.add_gradient(x, y, 5) == pytest.approx(loss, rel=1e-12)
     np.testing.assert_array_equal(own_theta, theta)
     np.testing.assert_allclose(slopes, expected, rtol=1e-9, atol=1e-12)
@@ -347,8 +350,8 @@ def test_fully_connected_layers_in_closed_form_equal_autograd(task, hidden, weig
     anchors = random.standard_normal((3, architecture.features)).astype(dtype)
     pull = (anchors, weight) if weight and task == "classification" else None
     found, expected = np.zeros_like(theta), np.zeros_like(theta)
-    ours = DenseModel(architecture, task, theta, found)
-    torchs = TorchModel(architecture, task, theta.copy(), expected)
+    ours = DenseModel(Given(architecture, task, theta, found))
+    torchs = TorchModel(Given(architecture, task, theta.copy(), expected))
     as_torch = torch.from_numpy(x), torch.from_numpy(y)
     for samples in (40, 80):  # it adds to what is there
         assert ours.add_gradient(x, y, samples, pull) == pytest.approx(
@@ -416,7 +419,7 @@ def test_the_bits_of_a_dense_model_do_not_depend_on_where_in_memory_it_lies(task
         for array in (theta, np.zeros_like(theta), x, y):
             moved.append(np.empty(array.size + 16, array.dtype)[shift : shift + array.size].reshape(array.shape))
             moved[-1][:] = array
-        model = DenseModel(architecture, task, *moved[:2])
+        model = DenseModel(Given(architecture, task, *moved[:2]))
         seen.add((model.add_gradient(*moved[2:], n), moved[1].tobytes(), model.evaluate(*moved[2:])))
     assert len(seen) == 1
 
