@@ -2,9 +2,11 @@
 
 import json
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -147,7 +149,7 @@ def measured(
 ) -> OwnModel:
     """Makes the module once and looks at it. ``data`` are the shape of a sample, the outputs and the task. Raises
     ArchitectureError where it does not fit the data."""
-    from torch.utils.flop_counter import FlopCounterMode
+    from torch.utils import flop_counter
 
     shape, outputs, task = data
     module = _made(use, key, options, shape, outputs).to(torch_type(dtype))
@@ -164,7 +166,8 @@ def measured(
     counted = {rnn[0]: _of_rnn, rnn[1]: lambda *shapes, **_: 2 * _of_rnn(*shapes)}
     for learns in (False, True):
         module.train(learns)
-        with drawing(0, "own model"), FlopCounterMode(display=False, custom_mapping=counted) as counter:
+        counter = flop_counter.FlopCounterMode(display=False, custom_mapping=counted)
+        with drawing(0, "own model"), _without_compiler(flop_counter), counter:
             z = _predictions(module, x, outputs, f"{key} = {use!r}")
             if learns:
                 loss(z, y).backward()
@@ -180,6 +183,21 @@ def measured(
     batch_norm = tuple(name for name, each in trained.items() if id(each) in of_norms)
     looked_at = blocks, features, max(widest), evaluation, gradient, fits, batch_norm, learns_from_one
     return OwnModel(use, json.dumps(dict(options)), *looked_at)
+
+
+@contextmanager
+def _without_compiler(counting: ModuleType) -> Iterator[None]:
+    """torch keeps what counts operations out of its compiler, which it loads for that alone, in 1 s. Where nobody has
+    loaded it, nothing is compiled, and it can do without."""
+    counts = getattr(getattr(counting, "_FlopCounterMode", None), "__torch_dispatch__", None)
+    function = None if "torch._dynamo" in sys.modules else getattr(counts, "__wrapped__", None)
+    if function is not None:
+        function.__dynamo_disable = function
+    try:
+        yield
+    finally:
+        if function is not None:
+            vars(function).pop("__dynamo_disable", None)
 
 
 def _norms(module: nn.Module) -> list[nn.Module]:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -202,6 +203,11 @@ WARMED_UP = (
     "pathlib, tempfile, sheafgossip.node.process.warm_up as r; folder = tempfile.TemporaryDirectory(); "
     "r.warm_up(pathlib.Path(folder.name) / 'r')"
 )
+OWN = (
+    "numpy, sheafgossip.node.model.own as r; "
+    f"r.measured('{Path(__file__).parents[1]}/methods/normalized.py:make', '', {{}}, "
+    "((4,), 3, 'classification'), numpy.dtype('f4'))"
+)
 KNOWN = [f"sheafgossip.node.{name}" for name in ("algorithms", "model.architecture", "assignment", "client")]
 (TORCH,) = libraries_of(ALGORITHMS["d-psgd"](), ["logistic", "cnn"])
 
@@ -213,10 +219,19 @@ KNOWN = [f"sheafgossip.node.{name}" for name in ("algorithms", "model.architectu
         ("sheafgossip.node.process.main", (*HEAVY, "sheafgossip.launcher", "sheafgossip.metrics.collector"), set()),
         (WARMED_UP, (*HEAVY, "scipy"), set()),
         (TORCH, HEAVY, {"torch"}),
+        (OWN, (*HEAVY, "torch._dynamo"), {"torch"}),
         ("sheafgossip.metrics, sheafgossip.metrics.collector", (*HEAVY, "pandas", "numpy", "pyarrow"), set()),
         ("sheafgossip.launcher.data.shards", (*HEAVY, "safetensors"), set()),
     ],
-    ids=["knowing algorithms", "a client process", "linear models", "other models", "a collector", "preparing data"],
+    ids=[
+        "knowing algorithms",
+        "a client process",
+        "linear models",
+        "other models",
+        "own models",
+        "a collector",
+        "preparing data",
+    ],
 )
 def test_nothing_heavy_is_loaded_that_is_not_needed(modules, watched, loaded):
     code = f"import sys, {modules}; print(*[name for name in {watched} if name in sys.modules])"
