@@ -253,6 +253,7 @@ class Scenario:
     participants: Sequence[Collection[int]] = ()  # without a server, who does local work in each round; none: all do
     meets: bool = False  # clients meet in pairs, see meetings.py; a round is until the next meeting
     graphs: GraphSequence | None = None  # who sends to whom in each round; None: all neighbours, both ways
+    tolerates: Literal["late", "missing", "nothing"] = "late"  # what the algorithm does: a refusal tells what helps
 
     @property
     def clients(self) -> int:

@@ -82,7 +82,7 @@ class Simulation:
             action(self.clients[number], *arguments)
         if waiting := [(client, client.wait) for client in self.clients if client.wait is not None]:
             first = 0 if self.star is None else -1  # a server holds up all others
-            raise _endless(*waiting[first], self.scenario.learners)
+            raise _endless(*waiting[first], self.scenario)
         schedules = self.tables.schedules()
         fill_in_last_uses(schedules)
         if self.star is not None:
@@ -363,10 +363,12 @@ class Simulation:
         self._begin(client)
 
 
-def _endless(client: Client, wait: PendingWait, learners: int) -> PlanError:
+def _endless(client: Client, wait: PendingWait, scenario: Scenario) -> PlanError:
     silent = ", ".join(str(client.neighbours[place].number) for place, t in enumerate(wait.ready) if t == math.inf)
-    who = f"client {client.number}" if client.number < learners else "the server"
-    return PlanError(
-        f"{who} would wait for ever in round {client.round} for a message of client {silent}; set time.deadline_s, "
-        "and time.silence to 'stale' or 'skip'"
-    )
+    who = f"client {client.number}" if client.number < scenario.learners else "the server"
+    remedy = {
+        "late": "set time.deadline_s, and time.silence to 'stale' or 'skip'",
+        "missing": "set time.deadline_s, and time.silence to 'skip'",
+        "nothing": "the algorithm needs every message, so leave out losses, cuts and departures",
+    }[scenario.tolerates]
+    return PlanError(f"{who} would wait for ever in round {client.round} for a message of client {silent}; {remedy}")

@@ -7,11 +7,11 @@ import pytest
 from oracles import accuracy
 from runs import assert_same, run_here_again
 from sheafgossip.launcher.config.files import load
-from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.preparation import work_out
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.node.algorithms import ALGORITHMS
+from sheafgossip.topology.errors import UserError
 
 from . import normalized
 
@@ -182,11 +182,13 @@ def test_every_method_is_here_with_losses_and_a_crash_or_is_refused_there():
 @pytest.mark.parametrize("name", sorted(NEED_ALL))
 def test_a_method_that_needs_every_message_is_refused_where_some_are_lost(tmp_path, name):
     text = CONFIG.replace("MOMENTUM", "0").replace("KEYS", f'name = "{name}"')
-    (tmp_path / "config.toml").write_text(text + MLP + MISSING)
-    (config,) = load(tmp_path / "config.toml")
     told = f"'{name}'.* needs every message, in its own round.*; use time.staleness = 0"
-    with pytest.raises(ConfigError, match=told):
-        work_out(config, tmp_path / "run", Site(tmp_path, "ipc:///nowhere"), None)
+    endless = "would wait for ever .*; the algorithm needs every message, so leave out losses"
+    for keys, refusal in ((MISSING, told), ('time.clock = "virtual"\ncompute.step_s = 0.1\nlinks.loss = 0.3', endless)):
+        (tmp_path / "config.toml").write_text(f"{text}{MLP}\n{keys}")
+        (config,) = load(tmp_path / "config.toml")
+        with pytest.raises(UserError, match=refusal):
+            work_out(config, tmp_path / "run", Site(tmp_path, "ipc:///nowhere"), None)
 
 
 @pytest.mark.parametrize("method", WITH_SERVER)
