@@ -144,7 +144,7 @@ bench-asynchronous: setup  ## Compare methods that wait for slow clients with th
 		--out runs/bench-asynchronous
 	$(BIN)/sheafgossip compare runs/bench-asynchronous --target 0.92 --csv benchmarks/results/asynchronous.csv
 
-bench-board: setup  ## Tune 42 methods alike on seven problems, and run each with five seeds (1 hour).
+bench-board: setup  ## Tune 43 methods alike on seven problems, and run each with five seeds (1 hour).
 	$(BIN)/sheafgossip board --trials 10 --seeds 5 --jobs 2 --out build/board
 	cp build/board/board.md build/board/board.json benchmarks/results/
 	cp build/board/board.svg docs/pictures/board.svg
