@@ -125,7 +125,7 @@ def reproduce(
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the configuration's.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs and pictures.")] = Path("runs/paper"),
     overrides: Overrides = None,
-    listed: Annotated[bool, typer.Option("--list", help="Show what there is.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Show parts, their files, and what has been run.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a published table or figure again, beside the paper's.

@@ -12,7 +12,8 @@ from sheafgossip.metrics.store import Store
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-NO_RUNS = ROOT / "examples" / "board", ROOT / "examples" / "paper" / "published.toml"  # tested with the board
+PAPER = ROOT / "examples" / "paper"
+NO_RUNS = ROOT / "examples" / "board", PAPER / "published.toml", PAPER / "sources.toml"  # tested with the board
 EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.toml") if not any(map(path.is_relative_to, NO_RUNS)))
 
 

@@ -31,7 +31,7 @@ from ..run.display import Banner, Display
 from ..run.earlier import begin_anew, is_finished, load_code, missing_of
 from ..run.folder import relative
 from ..run.run import Outcome
-from ..studies import reproduction
+from ..studies import reproduction, reproduction_list
 from ..studies.folders import begun_folder, names_of, new_folder, planned_in
 from ..studies.runner import Finished, Means, Observer, resume as take_up, run_each
 from ..studies.sweep import Ended, Jobs, Plan as Sweep, alone_in, parse_grids, plan as plan_sweep, prepare
@@ -284,7 +284,8 @@ def reproduce(
     what: str | None, listed: bool, seeds: Number, rounds: Number, out: Path, overrides: Words, quiet: bool, **size: Any
 ) -> int:
     if what is None or listed:
-        say("\n".join(f"{name:<9}{title}" for name in reproduction.names() for title in reproduction.titles(name)))
+        titles = (f"{name:<9}{title}" for name in reproduction.names() for title in reproduction.titles(name))
+        say("\n".join(reproduction_list.lines(out.resolve()) if listed else titles))
         return _FINISHED
     changed = [*(overrides or ()), *([f"rounds={rounds}"] if rounds else [])]
     parts, left_out = reproduction.with_data(what, reproduction.parts_of(what, overrides=changed, **size))

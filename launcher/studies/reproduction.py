@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from statistics import mean
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PAPER = Path(str(files("sheafgossip.paper")))  # examples/paper, also where the program was installed from a wheel
-_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "vehicle": "Vehicle", "har": "HAR", "school": "School",
-          "gleam": "GLEAM"}  # fmt: skip
+_BESIDE = {"published", "sources"}  # files of examples/paper that are no parts
+_BUNDLED = ("digits", "synthetic")
 COLUMNS = {
     "accuracy": ("accuracy %", "test_metric"),
     "mse": ("MSE", "test_metric"),
@@ -69,6 +70,7 @@ class ReproductionSection(Section):
     across: tuple[str, ...] = ()  # endings of runs' names that stand side by side in one line
     seeds: int = 1  # how many, where the command does not say
     target: float | None = None  # mean test metric, for the columns that tell what it took to reach it
+    minutes: float | None = None  # of one seed on two cores, where that was measured
     picture: Literal["none", "rounds", "rounds and bits", "maps"] = "none"
     differs: tuple[str, ...] = ()  # what is not as in the paper
     notes: tuple[str, ...] = ()  # how to read the figures
@@ -94,12 +96,18 @@ class Part:
 
 def names() -> list[str]:
     """Returns table4, table5, ..., figure6."""
-    stems = {path.stem.partition("-")[0] for path in PAPER.glob("*.toml")} - {"published"}
+    stems = {path.stem.partition("-")[0] for path in PAPER.glob("*.toml")} - _BESIDE
     return sorted(stems, key=lambda stem: (not stem.startswith("table"), stem))
 
 
 def titles(what: str) -> list[str]:
     return [_about(path).title for small in (False, True) for path in _files(what, small)]
+
+
+@cache
+def sources() -> dict[str, dict[str, str]]:
+    """Returns {data set: its name, the files that are read, and where they are published}."""
+    return tomllib.loads((PAPER / "sources.toml").read_text())
 
 
 def parts_of(what: str, *, small: bool, data_root: Path | None, overrides: Sequence[str]) -> list[Part]:
@@ -126,13 +134,13 @@ def with_data(what: str, parts: Sequence[Part]) -> tuple[list[Part], list[str]]:
     for part in parts:
         config = part.configs[0]
         try:
-            if config.data.dataset in _NAMES and config.data.root is None:
+            if config.data.dataset not in _BUNDLED and config.data.root is None:
                 raise DataError("no --data-root")
             load_data(config.data, config.seed, config.clients)
         except DataError as error:
             problems[part.stem] = str(error)
     if len(problems) == len(parts):
-        wanted = " or ".join(dict.fromkeys(_NAMES.get(part.data, part.data) for part in parts))
+        wanted = " or ".join(dict.fromkeys(sources()[part.data]["name"] for part in parts))
         found = f" ({problems[parts[0].stem]})" if parts[0].configs[0].data.root else ""
         raise ConfigError(
             f"{what} at paper size needs the {wanted} data: --data-root FOLDER (docs/data.md says where it is "

@@ -3,13 +3,13 @@
 import tomllib
 from collections import Counter
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from scipy.io import savemat
 
-from foreign import sheafgossip
+from foreign import make_run, sheafgossip
 from made import printed
 from sheafgossip.launcher.studies import reproduction
 from sheafgossip.launcher.studies.reproduction import Result, names, parts_of, planned, titles
@@ -114,3 +114,23 @@ def test_parts_whose_data_is_missing_are_left_out_and_told(tmp_path):
     there, told = reproduction.with_data("figure6", parts_of("figure6", small=False, data_root=tmp_path, overrides=[]))
     assert ([part.data for part in there], len(told)) == (["school"], 3)
     assert any("Figure 6, Vehicle: left out" in line and "vehicle.mat" in line for line in told)
+
+
+def test_the_list_tells_of_each_part_what_it_needs_and_what_was_run(tmp_path):
+    assert reproduction.sources().keys() >= {part.data for what in names() for part in parts(what)}
+    run = tmp_path / "figure3-small" / "local-seed-3"
+    make_run(run)
+    code, out, _ = sheafgossip("reproduce", "--list", "--out", tmp_path)
+    assert code == 0
+    assert all(title in out for what in names() for title in titles(what))
+    told = dict(pairwise(out.splitlines()))
+    assert told["table5   Table 5: graphs and strengths of the pull, Vehicle"].endswith(
+        f"Vehicle; 36 runs; not timed; never run in {tmp_path}"
+    )
+    title = "figure3  Figure 3 at a small size: three models in one federation, rotated digits"
+    started = "--small; digits; 2 runs; about 0.5 min a seed here; 1 finished, "
+    assert told[title].strip().startswith(started)
+    assert told[title].endswith(", 1 of them with other settings")
+    files = " ".join(out.partition("Files of the data sets")[2].split())
+    assert "MNIST: train-images-idx3-ubyte" in files
+    assert "yann.lecun.com/exdb/mnist" in files
