@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import mean
+from statistics import mean, median
 from typing import Any, Literal, Protocol
 
 from ...topology.errors import install
@@ -52,7 +52,11 @@ class Trial:
         """What is minimized; infinite where it came to nothing."""
         if self.state not in ("begun", "finished", "pruned") or not self.of_seeds:
             return math.inf
-        return self.mean if self.metric == "mse" else -self.mean
+        return self.loss_after(len(self.of_seeds))
+
+    def loss_after(self, seeds: int) -> float:
+        """Returns that of the first so many seeds."""
+        return mean(self.of_seeds[:seeds]) * (1 if self.metric == "mse" else -1)
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,7 @@ class Search:
         sampler = optuna.samplers.TPESampler(
             n_startup_trials=_FIRST, multivariate=True, constant_liar=True, seed=int(draws.integers(1 << 31))
         )
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=_BEFORE_PRUNING)
-        study = optuna.create_study(sampler=sampler, pruner=pruner)
+        study = optuna.create_study(sampler=sampler, pruner=optuna.pruners.NopPruner())
         shares = {key: (draws.permutation(_FIRST) + draws.random(_FIRST)) / _FIRST for key in self.space}
         for number in range(_FIRST):
             study.enqueue_trial({key: each.at(float(shares[key][number])) for key, each in self.space.items()})
@@ -144,15 +147,21 @@ class Search:
             for told, trial in asked:
                 if len(trial.of_seeds) <= step or self._twin(trial):
                     continue
-                told.report(mean(trial.of_seeds[: step + 1]) * (1 if trial.metric == "mse" else -1), step)
+                told.report(trial.loss_after(step + 1), step)
                 last = step + 1 == self.budget.seeds
-                if trial.state == "begun" and (last or told.should_prune()):
+                if trial.state == "begun" and (last or self._is_behind(trial, step + 1, asked[0][1].number)):
                     why = f"worse than the median of earlier trials after {step + 1} of {self.budget.seeds} seeds"
                     self._end(trial, Result(state="finished") if last else Result(state="pruned", reason=why))
         for _, trial in asked:
             if trial.state == "begun" and (twin := self._twin(trial)):
                 trial.metric, trial.of_seeds = twin.metric, list(twin.of_seeds)
                 self._end(trial, Result(state=twin.state, reason=twin.reason or f"the values of trial {twin.number}"))
+
+    def _is_behind(self, trial: Trial, seeds: int, first: int) -> bool:
+        """Tells whether it is worse than the median of those that had finished before the ``first`` was asked for, at
+        the same seeds: these may be easy or hard ones."""
+        finished = [each.loss_after(seeds) for each in self.trials[: first - 1] if each.state == "finished"]
+        return len(finished) >= _BEFORE_PRUNING and trial.loss_after(seeds) > median(finished)
 
     def _begin(self, trial: Trial) -> None:
         if self._twin(trial) is None and (refused := self.judge.admit(trial)):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from ...metrics.config_file import parse as parse_toml, read_text
 from ...metrics.store import RunFolderError
@@ -265,6 +265,8 @@ def _known(root: Path, method: str, digest: str) -> dict[int, Trial]:
             try:
                 values, of_seeds = json.loads(row["values"]), json.loads(row["of_seeds"])
                 number = int(row["number"])
+                if row["state"] not in get_args(State):
+                    raise ValueError(f"there is no state {row['state']}")
             except (ValueError, TypeError) as error:
                 raise OSError(f"{error}") from None
         found[number] = Trial(number, values, cast(State, row["state"]), row["metric"], of_seeds, row["reason"])

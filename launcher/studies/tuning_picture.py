@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from ...topology.picture import COLOURS, LOOK, MARKERS, SOFT, legend_below, literal, new_figure, save_picture
@@ -47,8 +48,20 @@ def _draw_course(axes: Any, trials: Sequence[Trial], name: str, look: Mapping[st
         course.append(sign * best if best < math.inf else math.nan)
     numbers = [trial.number for trial in trials]
     axes.step(numbers, course, where="post", color=look["color"], label=name)
-    done = [trial for trial in trials if trial.of_seeds]
-    axes.scatter([each.number for each in done], [each.mean for each in done], s=12, alpha=0.6, **look)
+    heights = _heights(trials)
+    axes.scatter(list(heights), list(heights.values()), s=12, alpha=0.6, **look)
+
+
+def _heights(trials: Sequence[Trial]) -> dict[int, float]:
+    """Returns {number of a trial: where it is drawn}. One that was pruned has fewer seeds, which may be easy or hard
+    ones: it is put as far from the trials that have finished as it was from them at these seeds."""
+    finished = [trial for trial in trials if trial.state == "finished" and trial.of_seeds]
+    found = {trial.number: trial.mean for trial in finished}
+    for trial in trials:
+        if trial.state == "pruned" and trial.of_seeds:
+            more = [each.mean - mean(each.of_seeds[: len(trial.of_seeds)]) for each in finished]
+            found[trial.number] = trial.mean + (mean(more) if more else 0.0)
+    return found
 
 
 def _draw_values(axes: Any, key: str, what: Distribution, trials: Sequence[Trial], look: Mapping[str, Any]) -> None:
@@ -58,11 +71,12 @@ def _draw_values(axes: Any, key: str, what: Distribution, trials: Sequence[Trial
     else:
         axes.set_xscale("log" if what.log else "linear")
         axes.set_xlim(what.at(-0.03), what.at(1.03)) if not what.whole else None
+    heights = _heights(trials)
     x = {each.number: what.choices.index(each.values[key]) if what.choices else each.values[key] for each in trials}
     for state, faces in (("finished", look["color"]), ("pruned", "none")):
-        shown = [trial for trial in trials if trial.state == state and trial.of_seeds]
+        shown = [trial for trial in trials if trial.state == state and trial.number in heights]
         colours = {"facecolors": faces, "edgecolors": look["color"]}
-        places = [x[each.number] for each in shown], [each.mean for each in shown]
+        places = [x[each.number] for each in shown], [heights[each.number] for each in shown]
         axes.scatter(*places, s=22, marker=look["marker"], **colours)
     nothing = [x[each.number] for each in trials if each.loss == math.inf]
     at_the_edge = axes.get_xaxis_transform()

@@ -156,6 +156,14 @@ def test_trials_that_are_worse_than_the_median_after_a_seed_end_there():
     assert not judge.open
 
 
+@pytest.mark.parametrize("easy", [0, 1, 2])
+def test_a_trial_is_compared_at_the_same_seeds_however_easy_they_are(easy):
+    judge = Known(lambda values, step: bowl(values, 0) + 100 * (step != easy))
+    assert [(t.values, t.state, len(t.of_seeds)) for t in search(judge)()] == [
+        (t.values, t.state, len(t.of_seeds)) for t in search(Known(lambda values, step: bowl(values, 0)))()
+    ]
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 40), st.booleans(), st.integers(0, 3), st.integers(1, 16))
 def test_an_interrupted_search_ends_as_an_unbroken_one_and_so_does_one_that_is_given_more_trials(
