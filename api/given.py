@@ -15,6 +15,7 @@ from .metrics.reader import RunReader
 from .node.algorithms import ALGORITHMS
 from .node.algorithms.base import Algorithm
 from .topology.errors import UserError
+from .topology.section import Section
 from .written import use_of
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | RunConfig
@@ -91,11 +92,18 @@ def table_of(algorithm: Algorithm) -> dict[str, Any]:
             f"algorithm = {algorithm!r:.80}: give an object, such as {name}(), of a class that is a subclass of "
             'sheafgossip.Algorithm; built-in ones are chosen by their names: {"algorithm.name": "d-psgd"}'
         )
-    given = {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}
+    given = {field.name: _plain(getattr(algorithm, field.name)) for field in fields(algorithm)}
     if type(algorithm) in ALGORITHMS.values():
         return {key: value for key, value in given.items() if key != "use"}
     named = {key: value for key, value in given.items() if key not in ("name", "use")}
     return named | ({"name": algorithm.name} if algorithm.name else {}) | {"use": use_of(type(algorithm))}
+
+
+def _plain(value: Any) -> Any:
+    """Returns a table as a dict of what is set in it."""
+    if not isinstance(value, Section):
+        return value
+    return {name: each for name, each in vars(value).items() if each not in (None, {})}
 
 
 def with_own(

@@ -9,7 +9,10 @@ import pytest
 
 import sheafgossip as sg
 from runs import until
-from sheafgossip.node.algorithms import DPSGD
+from sheafgossip.given import table_of
+from sheafgossip.launcher.config.files import load
+from sheafgossip.node.algorithms import DPSGD, DFedU, SheafFMTL
+from sheafgossip.node.edges import EdgesTable
 
 CONFIG = {"clients": 4, "rounds": 3, "data": {"samples": 120}, "algorithm.name": "d-psgd"}
 
@@ -149,3 +152,11 @@ def test_recorded_bytes_are_the_kernels():
     (first, *_) = sg.verify([10])
     assert first.comparison.connections > 0
     assert not first.complaints
+
+
+def test_a_built_in_algorithm_given_as_an_object_keeps_its_tables(tmp_path):
+    given = table_of(SheafFMTL(gamma=0.1, edges=EdgesTable(path=tmp_path / "w.csv")))
+    (config,) = load({"algorithm": given})
+    assert config.algorithm.edges.path == tmp_path / "w.csv"
+    (config,) = load({"algorithm": table_of(DFedU())})
+    assert config.algorithm == DFedU()
