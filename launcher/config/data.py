@@ -55,7 +55,7 @@ class DriftTable(Section):
 
 Task = Literal["classification", "regression"]
 _Files = Literal["mnist", "fashion-mnist", "cifar10", "school", "har", "vehicle", "gleam", "sensors", "leaf"]
-_InFiles = Literal[_Files, "npz", "table", "huggingface"]
+_InFiles = Literal[_Files, "npz", "table", "huggingface", "folders"]
 _COLUMNS = ("table", "huggingface", "own")  # own, where it returns a data set of Hugging Face
 _Partition = Literal["auto", "even", "classes", "clusters", "dirichlet", "quantity", "overlapping", "natural"]
 
@@ -66,8 +66,8 @@ class DataSection(Section):
 
     dataset: Literal["digits", _InFiles, "synthetic", "own"] = "digits"
     """digits comes with scikit-learn (1,797 images of 8x8), synthetic is drawn; npz is your own file with arrays x, y
-    and optionally their owners, table one with named columns, huggingface a folder of that library; own is what ``use``
-    returns. Each is described in docs/data.md."""
+    and optionally their owners, table one with named columns, huggingface a folder of that library, folders one of
+    pictures in DOMAIN/CLASS; own is what ``use`` returns. Each is described in docs/data.md."""
     use: str = ""
     """Your own data, "FILE.py:NAME" or "package.module:NAME": a function that the launcher alone calls, with
     ``options``. It returns (x, y), or (x, y, client) with the owner of each sample; a dict with x, y and client; a data
@@ -101,6 +101,8 @@ class DataSection(Section):
     window: Annotated[Count, Needs("dataset", "sensors"), "sensors: how many past values a sample shows."] = 12
     horizon: Annotated[Count, Needs("dataset", "sensors")] = 1
     """sensors: how many values that follow are to be predicted."""
+    image_size: Annotated[int, Ge(0), Le(1024), Needs("dataset", "folders")] = 0
+    """folders: height and width that all pictures are resized to; 0 leaves them, and all must have one size."""
     words: Annotated[Index, Needs("dataset", "leaf")] = 0
     """leaf: whole texts (Sent140) become counts of their words, each at one of so many places, by its hash; 0 refuses
     such texts."""
@@ -141,8 +143,8 @@ class DataSection(Section):
     test_fraction: Annotated[float, Gt(0), Lt(1), "Share of each client's samples that is kept for testing."] = 0.25
     split: Literal["auto", "random", "official"] = "auto"
     """Which samples those are. random: drawn; official: those that the data set has for testing (mnist, fashion-mnist,
-    cifar10, leaf, npz, huggingface, own; a client needs one of either kind, and test_fraction has no part); auto:
-    official where leaf, huggingface or own data has some, else random."""
+    cifar10, leaf, npz, huggingface, folders, own; a client needs one of either kind, and test_fraction has no part);
+    auto: official where leaf, huggingface, folders or own data has some, else random."""
     evaluate_on: Literal["test", "validation"] = "test"
     """What models are evaluated on. test: the samples kept for testing; validation: the same share of each client's
     training samples, held out of them, while the test samples are in no shard: for choosing settings."""

@@ -15,6 +15,7 @@ import numpy as np
 from ...topology.errors import install
 from ..config.data import DataSection
 from .files import CLIENT, Source, first_line, pool_of
+from .pictures import BadPicture, opened, pixels, stacked
 from .pool import Pool
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation", "test")
 _WORDS = {"training": "train", "valid": "validation", "val": "validation", "dev": "validation", "testing": "test"}
 _INPUTS, _TARGETS = ("x", "image", "img", "pixel_values", "input_ids"), ("target", "label", "labels", "y")
-_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
-_GREY, _COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "CMYK", "YCbCr")
 _LONGEST = 1000  # letters of a label, or of an owner's name
 
 
@@ -273,27 +272,19 @@ def _values(source: Source, name: str, column: "pa.Array") -> np.ndarray:
 
 def _pictures(source: Source, name: str, column: "pa.Array") -> np.ndarray:
     """Returns uint8 (n, height, width), or (n, height, width, 3) where any has colours."""
-    from PIL import Image, UnidentifiedImageError
-
     if column.null_count:
         raise source.wrong(f'column "{name}" has paths of pictures; save_to_disk of datasets puts the pictures in')
     found: list[np.ndarray] = []
-    modes: set[str] = set()
     for number, content in enumerate(column):
         try:
-            with Image.open(io.BytesIO(content.as_buffer()), formats=_FORMATS) as picture:
+            with opened(io.BytesIO(content.as_buffer())) as picture:
                 if not found:
                     source.require_room(f'column "{name}"', 3 * picture.width * picture.height * len(column))
                     size = picture.size
                 if picture.size != size:
                     sizes = f"{size[0]}x{size[1]} and {picture.width}x{picture.height}"
                     raise source.wrong(f'column "{name}" has pictures of {sizes}; all must have one size')
-                if picture.mode not in _GREY + _COLOUR:
-                    raise source.wrong(f'column "{name}" has pictures of mode {picture.mode}; allowed are 8 bits')
-                modes.add("L" if picture.mode in _GREY else "RGB")
-                found.append(np.asarray(picture.convert("L" if picture.mode in _GREY else "RGB")))
-        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
-            raise source.wrong(f'column "{name}": picture {number} can\'t be read: {first_line(error)}') from error
-    if len(modes) > 1:
-        found = [each if each.ndim == 3 else np.repeat(each[:, :, None], 3, axis=2) for each in found]
-    return np.stack(found)
+                found.append(pixels(picture))
+        except BadPicture as error:
+            raise source.wrong(f'column "{name}": picture {number}: {error}') from error
+    return stacked(found)

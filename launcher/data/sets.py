@@ -23,6 +23,7 @@ from .huggingface import load_huggingface
 from .leaf import load_leaf
 from .matlab import load_matlab
 from .own import load_own
+from .pictures import load_folders
 from .pool import DataError, Pool
 
 _LARGEST = 1 << 30
@@ -204,5 +205,5 @@ _LOADERS: dict[str, Callable[[DataSection], Pool]] = {
     **dict.fromkeys(("mnist", "fashion-mnist"), _load_mnist),
     **dict.fromkeys(("school", "vehicle", "gleam"), load_matlab),
     **{"har": _load_har, "sensors": load_sensors, "npz": load_npz, "own": load_own, "table": load_table},
-    **{"huggingface": load_huggingface, "leaf": load_leaf},
+    **{"huggingface": load_huggingface, "leaf": load_leaf, "folders": load_folders},
 }

@@ -15,6 +15,8 @@ from ..config.data import DataSection, Task
 from .pool import DataError, Partition, Pool, chosen, cluster_of, owners_of, split
 from .sets import load
 
+_KEEP_SPLIT = ("folders", "huggingface", "leaf", "own")  # their official split is kept, unless data.split says else
+
 
 @dataclass(frozen=True)
 class ClientSummary:
@@ -192,7 +194,11 @@ def _divisions(section: DataSection, pool: Pool, owned: Partition, seed: int) ->
     order = generator(seed, "reduced").permutation(len(owned)).tolist()
     reduced = set(order[: round(section.reduced_clients * len(owned))])
     divided = []
-    kept = section.split == "auto" and section.dataset in ("huggingface", "leaf", "own") and pool.tests is not None
+    kept = (
+        section.split == "auto"
+        and section.dataset in ("folders", "huggingface", "leaf", "own")
+        and pool.tests is not None
+    )
     official = kept or section.split == "official"
     if official and pool.tests is None:
         why = f"data.dataset = {section.dataset!r} does not tell which samples are for testing"

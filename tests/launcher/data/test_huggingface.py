@@ -216,7 +216,7 @@ def bomb(tmp_path):
         (outside, {}, "set/state.json names files outside of its folder"),
         (several, {}, "it holds several data sets; name one of .*english/data, .*french/data"),
         (paths, {"features": ("image",)}, "has paths of pictures; save_to_disk of datasets puts the pictures in"),
-        (no_picture, {"features": ("image",)}, 'column "image": picture 0 can\'t be read'),
+        (no_picture, {"features": ("image",)}, 'column "image": picture 0: it is none of PNG, JPEG'),
         (gaps, {}, 'column "a" lacks 1 values'),
         (
             lambda folder: of().save_to_disk(folder / "set"),
