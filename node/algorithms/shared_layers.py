@@ -4,16 +4,21 @@ all of it where only the data differ; the head where extractors differ; the extr
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import MinLen
 
-from ...topology.section import NotNegative, Positive
+from ...topology.section import NotNegative, Positive, Read
 from ..model.architecture import Architecture, Block, Parameter
 from .base import Client, Edge, RunFacts, SettingsError, State, Vector
 from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
 
 _BLOCKS: dict[str, Block] = {"extractor": "body", "head": "head"}
+
+
+def _weights(value: Any) -> Any:
+    return (value,) if type(value) in (int, float) else tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class FedSAK(ChosenLayers):
     client i:  theta_i <- local work from theta_i, with w_i in its place                                     (8)
                sends w_i, its shared layers w_i^1 .. w_i^L
     server:    W^l = stack(w_1^l, .., w_M^l) in R^{d_1 x .. x d_{p-1} x M}      for each layer l             (4)
-               L_r = sum_l sum_k ||W^l_(k)||_*          W^l_(k): W^l unfolded along its mode k, d_k x the rest (5)
+               L_r = sum_l sum_k alpha_k ||W^l_(k)||_*  W^l_(k): W^l unfolded along its mode k, d_k x the rest (2), (5)
                w_i <- w_i - eta lam (d L_r / d W)_i     d||A||_* = U V^T for A = U S V^T                  (6), (7)
                sends each client its own w_i back, in the same round
 
@@ -113,7 +118,22 @@ class FedSAK(ChosenLayers):
     lam: Annotated[NotNegative, "Weight lambda of the trace norm: how closely clients are coupled."] = 0.01
     eta: Annotated[Positive, "Step size eta_w of the server along the trace norm's subgradient."] = 0.1
 
+    mode_weights: Annotated[tuple[NotNegative, ...], MinLen(1), Read(_weights)] = (1.0,)
+    """Weights alpha_k of the modes: a number for all, or a list with one for each mode of the shared layer that has the
+    most, the clients' mode last; a layer with fewer modes has the first ones and the last."""
+
     answers = "same"
+
+    def check(self, run: RunFacts) -> None:
+        super().check(run)
+        modes = 1 + max(len(block.shape) for block in self.shared(run.models[0]))
+        if len(self.mode_weights) not in (1, modes):
+            key = f"algorithm.mode_weights = {list(self.mode_weights)}"
+            raise SettingsError(
+                key,
+                f"allowed are a number, or {modes} of them: the shared layers have {modes - 1} modes at most, and the "
+                "clients' is the last",
+            )
 
     def begin(self, client: Client) -> State:
         """The server keeps {client: its w_i}."""
@@ -122,23 +142,29 @@ class FedSAK(ChosenLayers):
     def aggregate(self, server: Client, uploads: Uploads) -> None:
         w = np.stack(list(uploads.values()))  # (M, d_w)
         shapes = [block.shape for block in self.shared(server.model)]
-        moved = w - self.eta * self.lam * trace_norm_subgradient(w, shapes)  # (7)
+        moved = w - self.eta * self.lam * trace_norm_subgradient(w, shapes, self.mode_weights)  # (7)
         server.state.w |= zip(uploads, moved.astype(w.dtype), strict=True)
 
     def reply(self, server: Client, client: int) -> np.ndarray:
         return server.state.w[client]
 
 
-def trace_norm_subgradient(w: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
-    """Returns dL_r/dW (M, d_w) float64 at w (M, d_w): M clients, whose vectors are the layers of these shapes."""
+def trace_norm_subgradient(
+    w: np.ndarray, shapes: Sequence[tuple[int, ...]], alpha: Sequence[float] = (1.0,)
+) -> np.ndarray:
+    """Returns dL_r/dW (M, d_w) float64 at w (M, d_w): M clients, whose vectors are the layers of these shapes, and
+    ``alpha`` the weights of their modes, the clients' the last, or one for all."""
     subgradient, end = np.zeros(w.shape), 0
     for shape in shapes:
         start, end = end, end + int(np.prod(shape))
         layer = w[:, start:end].astype(np.float64).reshape(-1, *shape)  # W^l, clients first
-        for k in range(layer.ndim):  # a mode each, in any order
-            unfolded = np.moveaxis(layer, k, 0)
-            slope = orthogonal_factor(unfolded.reshape(len(unfolded), -1), np.finfo(w.dtype).eps)  # U V^T
-            subgradient[:, start:end] += np.moveaxis(slope.reshape(unfolded.shape), 0, k).reshape(len(w), -1)
+        weights = [alpha[-1], *(alpha[: len(shape)] if len(alpha) > 1 else [*alpha] * len(shape))]
+        for k, weight in enumerate(weights):  # a mode each, in any order
+            if weight:
+                unfolded = np.moveaxis(layer, k, 0)
+                slope = orthogonal_factor(unfolded.reshape(len(unfolded), -1), np.finfo(w.dtype).eps)  # U V^T
+                folded = np.moveaxis(slope.reshape(unfolded.shape), 0, k)
+                subgradient[:, start:end] += weight * folded.reshape(len(w), -1)
     return subgradient
 
 

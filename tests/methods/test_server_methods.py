@@ -152,16 +152,19 @@ class FedSAK(FedAvgC):
         self.w = {k: list(self.shared(k)) for k in now}
         for place in range(len(self.w[now[0]])):
             layer = np.stack([self.w[k][place] for k in now], axis=-1)
-            slope = np.concatenate([slope_of(layer[:, :-1]), slope_of(layer[:, -1])[:, None]], axis=1)
+            alpha = self.settings.get("mode_weights", [1, 1, 1])
+            slopes = slope_of(layer[:, :-1], alpha), slope_of(layer[:, -1], [alpha[0], alpha[2]])[:, None]
+            slope = np.concatenate(slopes, axis=1)
             for m, k in enumerate(now):
                 step = self.settings["eta"] * self.settings["lam"]
                 self.w[k][place] = self.w[k][place] - step * slope[..., m]
 
 
-def slope_of(stacked):
-    """Of sum_k ||W_(k)||_* of one layer of all clients, stacked along the last mode (4), (5)."""
+def slope_of(stacked, alpha):
+    """Of sum_k alpha_k ||W_(k)||_* of one layer of all clients, stacked along the last mode (2), (4), (5)."""
     W = torch.from_numpy(stacked.copy()).requires_grad_()
-    sum(torch.linalg.matrix_norm(W.movedim(k, 0).flatten(1), "nuc") for k in range(W.ndim)).backward()
+    norms = [torch.linalg.matrix_norm(W.movedim(k, 0).flatten(1), "nuc") for k in range(W.ndim)]
+    sum(weight * norm for weight, norm in zip(alpha, norms, strict=True)).backward()
     return W.grad.numpy()
 
 
@@ -186,6 +189,11 @@ def test_a_method_that_shares_layers_is_what_its_paper_says(run, loop, share, fr
         start = [oracles.layers_of(theta, (12,)) for theta in loop.folder.theta(0).values()]
         assert all((extractor == start[0][0]).all() for extractor, _ in start) == (OWN_START not in changes)
         assert (start[1][1] == start[3][1]).all() == (OWN_START not in changes)
+
+
+def test_the_modes_of_fedsak_have_the_weights_that_they_are_given(run):
+    weights = {"name": "fedsak", "lam": 0.4, "eta": 0.05, "share": "model", "mode_weights": [0.25, 3, 1.5]}
+    played(run, FedSAK, weights, *MLP, OWN_START)
 
 
 # -- communities of clients --------------------------------------------------------------------------------------------

@@ -146,12 +146,15 @@ def test_clients_of_whom_no_two_are_similar_learn_all_the_same(assignment):
 # -- FedSAK ------------------------------------------------------------------------------------------------------------
 
 
-def test_of_filters_of_full_rank_it_is_the_gradient_that_torch_finds():
+@pytest.mark.parametrize("alpha", [(1.0,), (0.5,), (0.5, 0.0, 2.0, 1.5, 3.0)])
+def test_of_filters_of_full_rank_it_is_the_gradient_that_torch_finds(alpha):
     w = np.random.default_rng(1).normal(size=(3, 48))
     clients = torch.from_numpy(w).requires_grad_()
     layer = clients.reshape(3, 4, 3, 2, 2)
-    sum(torch.linalg.matrix_norm(layer.movedim(k, 0).flatten(1), "nuc") for k in range(5)).backward()
-    np.testing.assert_allclose(trace_norm_subgradient(w, [(4, 3, 2, 2)]), clients.grad, rtol=1e-10, atol=1e-12)
+    weights = [alpha[-1], *alpha[:-1]] if len(alpha) > 1 else 5 * alpha  # here the clients' mode comes first
+    norms = [torch.linalg.matrix_norm(layer.movedim(k, 0).flatten(1), "nuc") for k in range(5)]
+    sum(weight * norm for weight, norm in zip(weights, norms, strict=True)).backward()
+    np.testing.assert_allclose(trace_norm_subgradient(w, [(4, 3, 2, 2)], alpha), clients.grad, rtol=1e-10, atol=1e-12)
     alike = np.tile(w[0, :12], (4, 1))  # clients with one model stay alike
     slopes = trace_norm_subgradient(alike, [(3, 4)])
     np.testing.assert_allclose(slopes, np.tile(slopes[0], (4, 1)), atol=1e-12)
