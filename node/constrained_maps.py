@@ -31,29 +31,48 @@ class BallMaps(StoredMaps):
 
 
 class OrthonormalMaps(StoredMaps):
-    """P P^T = length^2 I: the nearest such map is ``length`` times the orthogonal factor of the polar decomposition.
-    That changes all of a map at once: they are dense."""
+    """P P^T = s^2 I, with s the ``length`` of the rows. The nearest such map to M is s (M M^T)^(-1/2) M, of the polar
+    decomposition. That changes all of a map at once: they are dense. But an update M = P - c r theta^T of such a P has
+
+        M M^T = s^2 I + [r m] [[c^2 ||theta||^2, -c], [-c, 0]] [r m]^T,    m = P theta
+
+    whose eigenvalues are s^2 but for two, so that the nearest map costs no more than the update."""
 
     is_constrained = True
 
     def __init__(self, start: StartingMaps, length: float):
         super().__init__(start, "dense")
         self._length = length
-        self.constrain()
+        self._changed: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # {j: [r m] (d_ij, 2), and what is between}
+        for j in self.neighbours:
+            self.replace(j, length * nearest_orthonormal(self.dense(j)))
+
+    def update(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
+        between = np.array([[step**2 * float(theta @ theta), -step], [-step, 0.0]])
+        self._changed = {j: (np.column_stack([r[j], mine[j]]).astype(np.float64), between) for j in r}
+        super().update(mine, r, theta, step)
 
     def constrain(self) -> None:
-        for j in self.neighbours:
-            nearest = self._length * nearest_orthonormal(self.dense(j))
-            rows, columns = nearest.shape
-            self.flops += 4 * rows**2 * columns + 9 * rows**3  # two products, and eigenvalues (Golub & Van Loan, 8.3)
-            self.replace(j, nearest)
+        for j, (around, between) in self._changed.items():
+            matrix = self.dense(j)
+            if not np.isfinite(matrix).all() or not np.isfinite(between).all():
+                continue  # of a run that diverges: it ends with the reason
+            basis, factor = np.linalg.qr(around)
+            values, vectors = np.linalg.eigh(factor @ between @ factor.T)
+            squares = 1 + values / self._length**2  # the eigenvalues of M M^T / s^2 that are not 1
+            if not squares.min() > _UNEVEN:
+                self.replace(j, self._length * nearest_orthonormal(matrix))
+                continue
+            W = (basis @ vectors).astype(matrix.dtype)
+            change = (1 / np.sqrt(squares) - 1).astype(matrix.dtype)
+            self.replace(j, matrix + (W * change) @ (W.T @ matrix))
+            self.flops += 8 * matrix.size
+        self._changed = {}
 
 
 def nearest_orthonormal(matrix: np.ndarray) -> np.ndarray:
     """Returns Q with Q Q^T = I that has the least ||Q - M||_F: (M M^T)^(-1/2) M. ``matrix`` M (m, n) has m <= n."""
     values, vectors = np.linalg.eigh((matrix @ matrix.T).astype(np.float64))
-    if not np.isfinite(values).all():
-        return matrix  # of a run that has diverged
     if values[0] > _UNEVEN * values[-1]:
         inverse_root = (vectors / np.sqrt(values)) @ vectors.T
         return inverse_root.astype(matrix.dtype) @ matrix

@@ -22,7 +22,7 @@ from .selections import selected
 from .stored_maps import Storage, StoredMaps
 
 if TYPE_CHECKING:  # algorithms import this file
-    from .algorithms.base import RunFacts
+    from .algorithms.base import Client, RunFacts
 
 _WITH_GAMMA = Needs("start", "gaussian", "uniform", "orthogonal", "identity", "shared")
 _WITH_ROWS = Needs("start", "gaussian", "uniform", "orthogonal", "identity", "shared", "given")
@@ -31,6 +31,17 @@ _WITH_PLACES = ("selection", "shared", "identity", "given")  # starts whose rows
 
 OF_A_TRANSFORM = 12
 """Vectors of d_i numbers that structured maps take at most, what their transforms make on the way included."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose maps they are, as a client tells it; of ``theta`` the size and the type are used."""
+
+    node: int
+    seed: int
+    theta: np.ndarray
+    neighbours: Mapping[int, Neighbour]
+    model: Architecture | None = None
 
 
 @dataclass(frozen=True)
@@ -67,9 +78,12 @@ class MapSettings:
             ("start", is_fixed): self.start == "selection" and learns and (server or self.constraint != "diagonal"),
             ("maps_from", "is missing: start = 'given' needs a file"): self.start == "given" and not self.maps_from,
             ("rank_cap", "dense maps have no history; use storage = 'factored', or rank_cap = 0"): (
-                self.rank_cap > 0 and "dense" in (self.storage, self._storage)
+                self.rank_cap > 0 and self.storage == "dense"
             ),
-            ("exchange", f"= 'fused' works out what {constraint} changes; use 'two-phase'"): (
+            ("rank_cap", f"= {self.rank_cap}: maps with {constraint} have no history; leave it out"): (
+                self.rank_cap > 0 and self.constraint in ("orthonormal", "diagonal")
+            ),
+            ("exchange", f"= 'fused' needs maps as (19) leaves them, and {constraint} changes them; use 'two-phase'"): (
                 fused and self.constraint != "none"
             ),
             ("start", f"= {self.start!r}: {constraint} needs rows with a place each: {', '.join(_WITH_PLACES)}"): (
@@ -79,14 +93,10 @@ class MapSettings:
                 self.constraint == "orthonormal" and self.storage == "factored"
             ),
             ("storage", f"= {self.storage!r}: {constraint} keeps one entry a row, and no matrix; use 'auto'"): (
-                self.constraint == "diagonal" and (self.storage != "auto" or self.rank_cap > 0)
+                self.constraint == "diagonal" and self.storage != "auto"
             ),
         }
         return next((said for said, is_wrong in wrong.items() if is_wrong), ("", ""))
-
-    @property
-    def _storage(self) -> Storage:
-        return "dense" if self.constraint == "orthonormal" else self.storage
 
     def places(self, model: Architecture) -> slice | np.ndarray:
         """Returns where the parameters are that maps see. Raises ArchitectureError."""
@@ -123,22 +133,20 @@ class MapSettings:
         given = len(facts.common) if self.start == "selection" else facts.rows
         return given or shared_size(self.gamma, d_i, d_j)
 
-    def maps(
-        self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour], model: Architecture | None
-    ) -> Maps:
-        """Returns those of a client before the first round; of ``theta`` the size and the type are used."""
-        told = {j: EdgeFacts.of(peer.facts) for j, peer in neighbours.items()}
+    def maps(self, of: "Client | Owner") -> Maps:
+        """Returns those of a client before the first round."""
+        theta, told = of.theta, {j: EdgeFacts.of(peer.facts) for j, peer in of.neighbours.items()}
         if self.start == "selection":
             common = {j: np.array(facts.common) for j, facts in told.items()}
             if self.constraint == "diagonal":
                 return DiagonalMaps(theta.size, common, {j: np.ones(len(p), theta.dtype) for j, p in common.items()})
             return FixedMaps(theta.size, common, {j: facts.a for j, facts in told.items()})
-        rows = {j: self.rows(theta.size, peer.parameters, told[j]) for j, peer in neighbours.items()}
+        rows = {j: self.rows(theta.size, peer.parameters, told[j]) for j, peer in of.neighbours.items()}
         if not self.layers:
-            return self._learned(node, seed, rows, theta)
-        assert model is not None
-        places = self.places(model)
-        return LayerMaps(self._learned(node, seed, rows, theta[places], places), places, theta.size)
+            return self._learned(of.node, of.seed, rows, theta)
+        assert of.model is not None
+        places = self.places(of.model)
+        return LayerMaps(self._learned(of.node, of.seed, rows, theta[places], places), places, theta.size)
 
     def _learned(
         self, node: int, seed: int, rows: Mapping[int, int], theta: np.ndarray, places: slice | np.ndarray = slice(None)

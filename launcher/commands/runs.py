@@ -285,7 +285,7 @@ def reproduce(
 ) -> int:
     if what is None or listed:
         titles = (f"{name:<9}{title}" for name in reproduction.names() for title in reproduction.titles(name))
-        say("\n".join(reproduction_list.lines(out.resolve()) if listed else titles))
+        say("\n".join(reproduction_list.lines(what, out.resolve()) if listed else titles))
         return _FINISHED
     changed = [*(overrides or ()), *([f"rounds={rounds}"] if rounds else [])]
     parts, left_out = reproduction.with_data(what, reproduction.parts_of(what, overrides=changed, **size))

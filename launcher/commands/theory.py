@@ -25,6 +25,7 @@ from ...metrics.store import RunFolderError
 from ...metrics.text import say
 from ...node.algorithms.sheaf_fmtl import DFedU, SheafAlgorithm
 from ...node.assignment import Neighbour
+from ...node.learned_maps import Owner
 from ...node.maps import Maps
 from ...topology.graph import Graph, mixing_row
 from ..config.sections import ConfigError, RunConfig, validate
@@ -147,7 +148,7 @@ def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | No
     for i in range(config.clients):
         mixing = mixing_row(graph, i, config.topology.weights)
         neighbours = {j: Neighbour(j, sizes[j], mixing.get(j, 0.0)) for j in graph.neighbours(i)}
-        maps[i] = algorithm.restriction_maps(i, config.seed, np.empty(sizes[i]), neighbours)
+        maps[i] = algorithm.restriction_maps(Owner(i, config.seed, np.empty(sizes[i]), neighbours))
     ends = np.cumsum([sizes[i] for i in range(config.clients)])
 
     def product(theta: np.ndarray) -> np.ndarray:

@@ -17,10 +17,11 @@ from .reproduction import Part, names, parts_of, sources
 _WIDTH = 100
 
 
-def lines(out: Path) -> Iterator[str]:
-    """``out`` is the folder where runs of this command are. Raises ConfigError."""
+def lines(wanted: str | None, out: Path) -> Iterator[str]:
+    """Tells of one table or figure, or of all; ``out`` is the folder where runs of this command are. Raises
+    ConfigError."""
     needed: dict[str, None] = {}
-    for what in names():
+    for what in [wanted] if wanted else names():
         for small in (False, True):
             parts = parts_of(what, small=small, data_root=None, overrides=[])
             for part in parts:

@@ -10,19 +10,17 @@ leaves as they are, are stationary for (8), however many steps each client takes
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
 
 from ...topology.section import Index, Needs, NotNegative
-from ..assignment import Assignment, Neighbour
+from ..assignment import Assignment
 from ..client import RoundReport
 from ..edges import EdgeFacts, EdgesTable, both_ways, given_edges
-from ..learned_maps import MapSettings
+from ..learned_maps import MapSettings, Owner
 from ..maps import FixedMaps, Maps, Vectors, shared_rows
-from ..model.architecture import Architecture
 from .base import Algorithm, Client, Cost, Edge, Facts, Peers, RunFacts, SettingsError, State, Traits, Vector
 
 _NO_SCENARIO_WITH_A_SERVER = (
@@ -101,20 +99,12 @@ class SheafAlgorithm(Algorithm):
     eta: float = 0.0
     start: str = "selection"
 
-    def restriction_maps(
-        self,
-        node: int,
-        seed: int,
-        theta: np.ndarray,
-        neighbours: Mapping[int, Neighbour],
-        model: Architecture | None = None,
-    ) -> Maps:
-        """Returns those of a client before the first round; of ``theta`` the size and the type are used."""
+    def restriction_maps(self, of: Client | Owner) -> Maps:
+        """Returns those of a client before the first round."""
         raise NotImplementedError
 
     def begin(self, client: Client) -> State:
-        maps = self.restriction_maps(client.node, client.seed, client.theta, client.neighbours, client.model)
-        return State(maps=maps, _weights=None, _crossed={}, _period=0)
+        return State(maps=self.restriction_maps(client), _weights=None, _crossed={}, _period=0)
 
     def round(self, client: Client, peers: Peers) -> None:
         _, r = exchanged(client, peers)
@@ -157,17 +147,10 @@ class DFedU(SheafAlgorithm):
         sizes = [model.size for model in run.models]
         return Facts(edges=both_ways(given_edges(self.edges, run.graph.edges, sizes, with_rows=False)))
 
-    def restriction_maps(
-        self,
-        node: int,
-        seed: int,
-        theta: np.ndarray,
-        neighbours: Mapping[int, Neighbour],
-        model: Architecture | None = None,
-    ) -> Maps:
+    def restriction_maps(self, of: Client | Owner) -> Maps:
         mixing = self.weights == "mixing"
-        a = {j: peer.weight if mixing else EdgeFacts.of(peer.facts).a for j, peer in neighbours.items()}
-        return FixedMaps(theta.size, dict.fromkeys(a, slice(None)), a)
+        a = {j: peer.weight if mixing else EdgeFacts.of(peer.facts).a for j, peer in of.neighbours.items()}
+        return FixedMaps(of.theta.size, dict.fromkeys(a, slice(None)), a)
 
 
 @dataclass(frozen=True)
@@ -230,16 +213,8 @@ class SheafFMTL(MapSettings, SheafAlgorithm):
     def facts(self, run: RunFacts) -> Facts:
         return Facts(edges=self.edge_facts(run, self.edges, learns=bool(self.eta)))
 
-    def restriction_maps(
-        self,
-        node: int,
-        seed: int,
-        theta: np.ndarray,
-        neighbours: Mapping[int, Neighbour],
-        model: Architecture | None = None,
-    ) -> Maps:
-        kept = replace(self, storage="factored") if self.rotate_every else self
-        return kept.maps(node, seed, theta, neighbours, model)
+    def restriction_maps(self, of: Client | Owner) -> Maps:
+        return (replace(self, storage="factored") if self.rotate_every else self).maps(of)
 
     def begin(self, client: Client) -> State:
         state, a = super().begin(client), {j: EdgeFacts.of(peer.facts).a for j, peer in client.neighbours.items()}
@@ -262,7 +237,7 @@ class SheafFMTL(MapSettings, SheafAlgorithm):
         if self.eta:  # fixed maps need no second exchange
             mine, r = exchanged(client, peers)  # line 7
             maps.update(mine, weighed(r, state._weights), client.theta, self.eta * self.lam)  # (19)
-            maps.constrain()
+            maps.constrain()  # onto the set that they are to stay in, if any
 
     def _fused_round(self, client: Client, peers: Peers) -> None:
         """Lines 7-8 of the round before and line 5 of this one, from one exchange. The message is P_ij^k theta_i^{k+1}
