@@ -18,8 +18,9 @@ import bad_inputs
 from foreign import sheafgossip
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import ConfigError, RunConfig, keys_of, validate
+from sheafgossip.launcher.data.images import read_idx
 from sheafgossip.launcher.data.pool import DataError
-from sheafgossip.launcher.data.sets import load as load_data, read_idx
+from sheafgossip.launcher.data.sets import load as load_data
 from sheafgossip.launcher.prepare.assignments import Host
 from sheafgossip.launcher.processes.engine import Engine
 

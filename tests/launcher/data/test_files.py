@@ -253,6 +253,7 @@ def test_a_person_is_a_client_and_activities_start_at_0(tmp_path, place):
     assert (pool.x.shape, pool.x.dtype, pool.task, pool.outputs) == ((9, 561), np.float32, "classification", 6)
     assert pool.client.tolist() == [0, 0, 2, 2, 4, 4, 1, 1, 3]
     assert pool.y.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    assert pool.tests.tolist() == [False] * 6 + [True] * 3
     assert np.allclose(pool.x[:, 0], [0, 0.01, 0.02, 0.03, 0.04, 0.05, 0, 0.01, 0.02])
 
 
