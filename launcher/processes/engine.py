@@ -9,7 +9,7 @@ import stat
 import subprocess
 import tempfile
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ import psutil
 
 from ...metrics import lock
 from ...metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord, Record
+from ...node.algorithms import algorithm_of, libraries_of
 from ...node.assignment import Assignment
 from ...node.process.reporting import sample
 from ...topology.errors import UserError
@@ -32,6 +33,7 @@ EngineName = Literal["local", "threads", "ray"]
 
 _FORK_SERVER = "sheafgossip.launcher.processes.forkserver"
 _PREFIX = "sheafgossip-"
+_SERVERS = 4  # that are kept, each with libraries of its own
 
 
 class EngineError(UserError):
@@ -73,8 +75,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def hosts(self) -> tuple[Host, ...]:
         return (Host(socket.gethostname(), cores=os.cpu_count() or 1),)
 
-    def begin(self, folder: Path) -> None:
-        """A run in this folder is next, which an engine of one host need not know. Raises EngineError."""
+    def begin(self, folder: Path, assignments: Sequence[Assignment]) -> None:
+        """A run of these clients in this folder is next. Raises EngineError."""
 
     @abstractmethod
     def fork(self, assignments: Iterable[Assignment]) -> None:
@@ -89,7 +91,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     def time_a_step(self, assignment: Assignment, steps: int) -> float:
         """Seconds that a local step of a client takes, measured in a process like the client's. Raises EngineError."""
-        self.begin(assignment.run.folder)
+        self.begin(assignment.run.folder, [assignment])
         self.fork([replace(assignment, timed_steps=steps)])
         answer: float | None = None
         cause = f"see {assignment.log}"
@@ -126,30 +128,72 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         os.close(self._lock)
 
 
+class _ForkServer:
+    """A line to a fork server, which loads ``libraries`` before it is asked to fork."""
+
+    def __init__(self, sockets: Path, lock: int, libraries: Iterable[str]):
+        self.holds, self.has_forked = frozenset(libraries), False
+        ours, theirs = socket.socketpair()
+        with theirs:
+            arguments = (theirs.fileno(), os.getpid(), sockets, *libraries)
+            self.process = subprocess.Popen(
+                [*command(_FORK_SERVER), *map(str, arguments)],
+                pass_fds=[theirs.fileno(), lock],
+                env=importing_as_here(),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
+            )
+        self.control = Control(ours, control.TO_LAUNCHER, attentive=True)
+        self.before = np.zeros((2, 2), int)
+
+
 class LocalEngine(Engine):
-    """The engine of one machine: a line to a fork server, which loads ``libraries`` before it is asked to fork."""
+    """The engine of one machine: a fork server for the runs that need the same libraries. Of one that had more loaded,
+    clients would seem to need more memory than they do. The first loads ``libraries`` at once."""
 
     def __init__(self, libraries: Iterable[str] = ()) -> None:
         with interrupts.deferred():
             super().__init__()
+            self._servers: list[_ForkServer] = []
             try:
-                ours, theirs = socket.socketpair()
-                with theirs:
-                    arguments = (theirs.fileno(), os.getpid(), self.sockets, *libraries)
-                    self._process = subprocess.Popen(
-                        [*command(_FORK_SERVER), *map(str, arguments)],
-                        pass_fds=[theirs.fileno(), self._lock],
-                        env=importing_as_here(),
-                        stdin=subprocess.DEVNULL,
-                        start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
-                    )
-            except OSError as error:
+                self._server = self._new_server(libraries)
+            except EngineError:
                 super().__exit__()
-                raise EngineError(f"no process can be started: {error.strerror or error}") from error
-        self.pid, self.control = self._process.pid, Control(ours, control.TO_LAUNCHER, attentive=True)
-        self._before = np.zeros((2, 2), int)
+                raise
+
+    def _new_server(self, libraries: Iterable[str] = ()) -> _ForkServer:
+        try:
+            self._servers.append(_ForkServer(self.sockets, self._lock, libraries))
+        except OSError as error:
+            raise EngineError(f"no process can be started: {error.strerror or error}") from error
+        return self._servers[-1]
+
+    @property
+    def pid(self) -> int:
+        """Of the fork server of the present run."""
+        return self._server.process.pid
+
+    @property
+    def control(self) -> Control:
+        return self._server.control
+
+    def begin(self, folder: Path, assignments: Sequence[Assignment]) -> None:
+        needed = frozenset(needs_of(assignments))
+        fits = [each for each in self._servers if each.holds == needed]
+        fits += [each for each in self._servers if each.holds < needed and not each.has_forked]
+        with interrupts.deferred():
+            if len(self._servers) == _SERVERS and not fits:
+                oldest = self._servers.pop(0)
+                oldest.process.kill()  # at an end of its own it removes the folder of sockets
+                oldest.process.wait()
+                oldest.control.close()
+            self._server = fits[0] if fits else self._new_server()
+        self._servers.remove(self._server)
+        self._servers.append(self._server)
+        self._server.holds = needed
 
     def fork(self, assignments: Iterable[Assignment]) -> None:
+        self._server.has_forked = True
         for message in in_batches(assignments):
             self.send(message)
 
@@ -173,14 +217,28 @@ class LocalEngine(Engine):
 
     def tallies(self) -> list[list[int]]:
         """Messages and bytes of the line to the fork server, to it and from it, since the last call."""
-        before, self._before = self._before, np.array([astuple(self.control.sent), astuple(self.control.received)])
-        return (self._before - before).tolist()
+        server = self._server
+        before, server.before = server.before, np.array([astuple(self.control.sent), astuple(self.control.received)])
+        return (server.before - before).tolist()
 
     def __exit__(self, *_: object) -> None:
         with interrupts.deferred():
-            self.control.close()
-            stop(self._process, 5.0)  # it may still be loading, and not be listening yet
+            for server in self._servers:
+                server.control.close()
+            for server in self._servers:
+                stop(server.process, 5.0)  # it may still be loading, and not be listening yet
             super().__exit__()
+
+
+def needs_of(assignments: Sequence[Assignment]) -> set[str]:
+    """Returns what these clients load beyond what all do: large modules, and the user's own code."""
+    first, kinds = assignments[0], {each.architecture.kind for each in assignments}
+    metrics = [each.use for each in first.evaluation.metrics]
+    own = {each.architecture.own.use for each in assignments if each.architecture.own}
+    own |= {use for use in (first.training.loss.use, first.training.optimizer_use, *metrics) if use}
+    if use := first.algorithm.get("use"):
+        own.add(use)
+    return own | set(libraries_of(None if use else algorithm_of(first), kinds, first.training))
 
 
 def in_batches(assignments: Iterable[Assignment]) -> Iterator[Fork]:

@@ -145,7 +145,7 @@ class RayEngine(Engine):
     def hosts(self) -> tuple[Host, ...]:
         return tuple(agent.host for agent in self._agents)
 
-    def begin(self, folder: Path) -> None:
+    def begin(self, folder: Path, assignments: Sequence[Assignment]) -> None:
         self._wait_until(lambda agent: agent.pids, _ARRIVAL_S)
         if absent := [agent for agent in self._agents if not agent.pids]:
             names = ", ".join(agent.host.name for agent in absent)

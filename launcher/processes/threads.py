@@ -57,7 +57,7 @@ class ThreadsEngine(Engine):
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._console.asked, selectors.EVENT_READ)
 
-    def begin(self, folder: object) -> None:
+    def begin(self, folder: object, assignments: object) -> None:
         self._console.is_open = True
 
     def fork(self, assignments: Iterable[Assignment]) -> None:

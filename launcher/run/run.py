@@ -152,7 +152,7 @@ class Clients:
         self._incarnations = Incarnations(prepared)
         here, late = self._incarnations.at_first()
         self._ended.update(node for node, left in enumerate(self._incarnations.left) if not left)
-        self._engine.begin(prepared.folder)
+        self._engine.begin(prepared.folder, prepared.assignments)
         self._start(*here)
         yield lambda: len(self.places) == len(here)
         for node in here:

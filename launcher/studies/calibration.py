@@ -100,7 +100,7 @@ def calibrate(
     if means.engine == "threads":
         raise UserError("--engine threads: clients that share a process are not measured; allowed are local, ray")
     with ExitStack() as stack:
-        engine = stack.enter_context(means.open([config]))
+        engine = stack.enter_context(means.open(config))
         interrupts.handle()
         probe = _Probe(engine, force=means.force)
         tell(f"the work of {config.clients} clients ...")

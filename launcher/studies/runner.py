@@ -1,7 +1,7 @@
 """Makes runs one after the other: what has a checkpoint goes on from it, everything else begins anew."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,13 +44,10 @@ class Means:
         if self.address is not None and self.engine != "ray":
             raise UserError(f"--address {self.address}: is where a Ray cluster is; add --engine ray, or leave it out")
 
-    def open(self, configs: Iterable[RunConfig]) -> Engine:
-        """Raises EngineError."""
-        models = [(config, [model.kind for model in (config.model, *config.model.mix)]) for config in configs]
-        libraries = {
-            library for config, kinds in models for library in libraries_of(config.algorithm, kinds, config.training)
-        }
-        return open_engine(self.engine, self.address, libraries)
+    def open(self, first: RunConfig) -> Engine:
+        """Returns an engine that begins to load what this run needs. Raises EngineError."""
+        kinds = [model.kind for model in (first.model, *first.model.mix)]
+        return open_engine(self.engine, self.address, libraries_of(first.algorithm, kinds, first.training))
 
 
 class Observer:
@@ -70,7 +67,7 @@ def run_each(runs: Sequence[PlannedRun], observer: Observer = Observer(), means:
         return finished
     with ExitStack() as stack:
         claims = [stack.enter_context(_claim(run.folder)) for run in runs]
-        engine = stack.enter_context(means.open(run.config for run in runs))
+        engine = stack.enter_context(means.open(runs[0].config))
         interrupts.handle()
         for run in runs:
             if run.has_checkpoint:
@@ -93,7 +90,7 @@ def resume(
 ) -> Finished:
     """Takes up an interrupted run; with ``rounds``, a finished one, too, until it has so many. Raises ConfigError,
     RunFolderError."""
-    with _interrupted(folder, rounds) as (claim, config), means.open([config]) as engine:
+    with _interrupted(folder, rounds) as (claim, config), means.open(config) as engine:
         interrupts.handle()
         return _run(_taken_up(claim, config, engine, rounds), claim, engine, observer)
 

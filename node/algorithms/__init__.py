@@ -118,14 +118,17 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def libraries_of(algorithm: Algorithm, kinds: Collection[str], training: Training = Training()) -> tuple[str, ...]:
+def libraries_of(
+    algorithm: Algorithm | None, kinds: Collection[str], training: Training = Training()
+) -> tuple[str, ...]:
     """Returns the large modules that clients with these kinds of models need beyond what all do."""
     needed = {
         "networks": training.loss.use or not DENSE.issuperset(kinds),
         "own": "own" in kinds,
         "own_optimizer": training.optimizer_use,
     }
-    return algorithm.traits.libraries + tuple(f"{_MODELS}.{name}" for name, is_needed in needed.items() if is_needed)
+    own = algorithm.traits.libraries if algorithm else ()
+    return own + tuple(f"{_MODELS}.{name}" for name, is_needed in needed.items() if is_needed)
 
 
 def libraries_for(assignments: Sequence[Assignment]) -> list[str]:

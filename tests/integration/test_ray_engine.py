@@ -71,7 +71,7 @@ def test_agents_wait_for_a_launcher_that_has_much_to_prepare_and_ray_carries_no_
     monkeypatch.setattr(KeyPair, "make", classmethod(lambda _: made.append(make()) or made[-1]))
     with open_engine("ray", cluster) as engine:
         time.sleep(6)  # longer than a launcher may be away later
-        engine.begin(Path(engine.sockets))
+        engine.begin(Path(engine.sockets), [])
         assert [host.cores for host in engine.hosts()] == [1, 1, 1]
         assert engine.bring_home() == []
         told = {record.src: record.messages for record in engine.overhead() if record.src in (-3, -5, -7)}
