@@ -1,5 +1,6 @@
 """What the configurations of examples/paper promise, and what is refused before anything starts."""
 
+import re
 import tomllib
 from collections import Counter
 from functools import cache
@@ -11,6 +12,7 @@ from scipy.io import savemat
 
 from foreign import make_run, sheafgossip
 from made import printed
+from runs import ROOT
 from sheafgossip.launcher.studies import reproduction
 from sheafgossip.launcher.studies.reproduction import Result, names, parts_of, planned, titles
 from sheafgossip.node.algorithms import ALGORITHMS
@@ -134,3 +136,29 @@ def test_the_list_tells_of_each_part_what_it_needs_and_what_was_run(tmp_path):
     files = " ".join(out.partition("Files of the data sets")[2].split())
     assert "MNIST: train-images-idx3-ubyte" in files
     assert "yann.lecun.com/exdb/mnist" in files
+
+
+PAPERS = {  # how many tables and figures each has
+    "Sheaf-FMTL": (9, 6),
+    "SFMTL-Graph": (2, 4),
+    "FLT": (10, 12),
+    "Sheaf HyperNetworks": (7, 12),
+    "FedSAK": (5, 16),
+}
+
+
+ONE = r"(?:\d+[a-z]?|I+)(?: \([^)]*\))?"
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_no_table_or_figure_of_a_paper_is_missing_on_the_page(paper):
+    """Tables 1 (lambda), 2 and 4; Figures 9 to 16; Figure 4a, which is a part of 4; Tables I, II."""
+    page = (ROOT / "docs" / "reproduce.md").read_text()
+    assert all(f"`{what}`" in page for what in names())
+    rows = re.findall(r"^\| (.*?) \|", page.partition(f"| {paper} |")[2].partition("\n\n")[0], re.MULTILINE)
+    found = {"Table": set(), "Figure": set()}
+    for kind, several in re.findall(rf"(Table|Figure)s? ({ONE}(?:(?:, | to ){ONE})*)", "\n".join(rows)):
+        plain = re.sub(r"\(.*?\)", "", several).replace("II", "2").replace("I", "1")
+        for first, last in re.findall(r"(\d+)[a-z]?(?: to (\d+))?", plain):
+            found[kind] |= set(range(int(first), int(last or first) + 1))
+    assert found == {kind: set(range(1, most + 1)) for kind, most in zip(found, PAPERS[paper], strict=True)}

@@ -1,11 +1,14 @@
 """Maps that stay within a set while they learn, against plain matrices that are projected by other means."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from sheafgossip.node.algorithms import SheafFMTL, links_of
+from sheafgossip.node.assignment import Neighbour
 from sheafgossip.node.constrained_maps import (
     BallMaps,
     DiagonalMaps,
@@ -148,3 +151,15 @@ def test_maps_of_a_run_that_diverges_are_no_numbers_and_no_error(kind):
     maps.update(maps.project(theta), r, theta, STEP)
     maps.constrain()
     assert all(math.isnan(norm) for norm in maps.norms().values())
+
+
+def test_memory_and_messages_follow_from_the_rows_of_each_edge(assignment):
+    """As the launcher tells them of a file; gamma has no part in it. Models have 15 parameters."""
+    peers = (Neighbour(1, 15, 0.25, facts=[1.0, 3, []]), Neighbour(5, 15, 0.5, facts=[2.0, 10, []]))
+    sizes = {}
+    for constraint in ("none", "orthonormal", "diagonal"):
+        algorithm = SheafFMTL(start="identity", storage="dense", constraint=constraint)
+        own = replace(assignment, neighbours=peers, algorithm=vars(algorithm))
+        sizes[constraint] = algorithm.cost(own).numbers
+        assert {j: link.sends for j, link in links_of(own).items()} == {1: (3, 3), 5: (10, 10)}
+    assert sizes == {"none": 13 * 15, "orthonormal": 13 * 15 + 2 * 10 * 15, "diagonal": 12 * 15 + 2 * 13}
