@@ -50,7 +50,7 @@ def tune(
     out: Annotated[Path | None, typer.Option(help="Folder of the trials and the best configuration.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Find the values with which a method does best on validation samples.
+    """Find the best values of keys on validation samples.
 
     The methods of [[compare]] tables are searched one by one, each with the same number of trials and the same seeds.
     The same command with the same --out goes on where it was; a larger --trials goes further."""
@@ -174,7 +174,7 @@ def board(
     of: Annotated[Path | None, typer.Option(help="--check: the board.json; by default the one of --out.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Tune methods alike on several problems, and put them on one page.
+    """Tune methods alike on several problems, and show them together.
 
     Accuracy, the worst clients, bytes and planned seconds to 90% of the best, CPU and memory. The same command with
     the same --out goes on where it was; each entry can be made again to the bit."""
