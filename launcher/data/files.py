@@ -145,7 +145,7 @@ def load_table(section: DataSection) -> Pool:
     """CSV, .npz or Parquet, a row a sample: columns data.target and, unless it is "", data.client; the others, or
     data.features, are features. A column of text gives one feature for each text, 0 or 1."""
     source = Source.of(section, "the .csv, .npz or .parquet file")
-    frame, told = _read_columns(source)
+    frame, told = read_columns(source)
     client = (CLIENT if CLIENT in frame else "") if section.client is None else section.client
     features = _features(section, source, frame, client)
     used = frame[[section.target, *filter(None, [client]), *features]]
@@ -156,20 +156,20 @@ def load_table(section: DataSection) -> Pool:
         raise source.wrong("no row has a value in every column; name some of them in data.drop")
     x: dict[str, np.ndarray] = {}
     for name in features:
-        values = _values(whole[name])
+        values = values_of(whole[name])
         if values.dtype.kind == "U":
             x |= {f"{name}={text}": (values == text).astype(np.float32) for text in np.unique(values)}
         else:
             x[name] = source.finite(name, values)
-    y, outputs = source.targets(section.target, _values(whole[section.target]), section.task)
-    owned = source.owners(client, _values(whole[client])) if client else {}
+    y, outputs = source.targets(section.target, values_of(whole[section.target]), section.task)
+    owned = source.owners(client, values_of(whole[client])) if client else {}
     if left_out := len(frame) - len(whole):
         told.append(f"{left_out:,} of {len(frame):,} rows left out, in which a value is missing")
     told.append(f"features: {some(list(x))}")
     return Pool(np.stack(list(x.values()), axis=1), y, section.task, outputs, told=tuple(told), **owned)
 
 
-def _read_columns(source: Source) -> tuple["DataFrame", list[str]]:
+def read_columns(source: Source) -> tuple["DataFrame", list[str]]:
     if not source.path.name.endswith(_TABLES):
         raise source.wrong(f"allowed are files that end in {', '.join(_TABLES)}")
     source.require_file()
@@ -245,7 +245,7 @@ def _is_text(column: "Series") -> bool:
     return column.dtype.kind not in "biufc"
 
 
-def _values(column: "Series") -> np.ndarray:
+def values_of(column: "Series") -> np.ndarray:
     return column.astype(str).to_numpy().astype(str) if _is_text(column) else column.to_numpy()
 
 
@@ -350,40 +350,3 @@ def _inputs(source: Source, x: np.ndarray, series: bool) -> tuple[np.ndarray, fl
     if x.dtype == np.uint8:
         return x, 255.0 if x.ndim == 4 else 1.0
     return source.finite("x", x), 1.0
-
-
-def load_sensors(section: DataSection) -> Pool:
-    """Series of many sensors, each a client. A sample is (window,) past values of one sensor, oldest first, with the
-    (horizon,) values that follow. .csv or .parquet: a column a sensor, a row a moment (column time is left out); .npz:
-    an array values or data of shape (moments, sensors) or (moments, sensors, channels), of which the first is read."""
-    source, names = Source.of(section, "the .csv, .npz or .parquet file"), None
-    told: list[str] = []
-    if source.path.suffix == ".npz":
-        with source.npz() as file:
-            name = next((name for name in ("values", "data") if name in file.files), None)
-            if name is None:
-                raise source.wrong(f"it holds arrays {', '.join(file.files) or '(none)'}; needed is values or data")
-            values = source.array(file, name)
-        if values.ndim not in (2, 3) or values.size == 0:
-            raise source.wrong(f"{name} has shape {values.shape}; allowed are (moments, sensors) and (.., channels)")
-        values = source.finite(name, values if values.ndim == 2 else values[:, :, 0])
-    else:
-        frame, told = _read_columns(source)
-        frame = frame.drop(columns="time", errors="ignore")
-        if not len(frame.columns):
-            raise source.wrong("it has no column of a sensor")
-        names = tuple(frame)
-        told.append(f"sensors: {some(names)}")
-        values = np.stack([source.finite(name, _values(frame[name])) for name in names], axis=1)
-    moments, sensors = values.shape
-    length = section.window + section.horizon
-    if moments < length:
-        taken = f"data.window and data.horizon together take {length} of them"
-        raise source.wrong(f"it holds {moments} moments, but {taken}")
-    # Moment by moment and then sensor by sensor, so that the rows are in the order of time.
-    spans = np.lib.stride_tricks.sliding_window_view(values, length, axis=0).reshape(-1, length)
-    owner = np.tile(np.arange(sensors), moments - length + 1)
-    x, y = np.ascontiguousarray(spans[:, : section.window]), np.ascontiguousarray(spans[:, section.window :])
-    return Pool(
-        x, y, "regression", outputs=section.horizon, client=owner, owners=names, in_time_order=True, told=tuple(told)
-    )

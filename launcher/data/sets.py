@@ -9,7 +9,7 @@ import numpy as np
 
 from ...topology.randomness import generator
 from ..config.data import DataSection
-from .files import Source, first_line, load_npz, load_sensors, load_table
+from .files import Source, first_line, load_npz, load_table
 from .huggingface import load_huggingface
 from .images import images_of, load_cifar10, load_cifar100, load_emnist, load_mnist
 from .leaf import load_leaf
@@ -17,6 +17,7 @@ from .matlab import load_matlab
 from .own import load_own
 from .pictures import load_folders
 from .pool import DataError, Pool
+from .sensors import load_sensors
 
 _HAR_FILES = [f"{part}/{kind}_{part}.txt" for part in ("train", "test") for kind in ("X", "y", "subject")]
 
