@@ -118,6 +118,12 @@ def _squared(run: RunSummary, variance: float) -> str:
     return f"{1e4 * variance:.2f} %²" if run.metric == "accuracy" else f"{variance:.4g}"
 
 
+def _mistakes(run: RunSummary, wrong: float) -> str:
+    assert run.confusion
+    most = ", ".join(f"{label} as {taken}: {samples:,}" for label, taken, samples in run.confusion.most)
+    return f"{wrong:,} of {run.confusion.samples:,}" + (f" (most often {most})" if most else "")
+
+
 def _with_share(run: RunSummary, count: float) -> str:
     return f"{count:,} ({100 * count / _exchanged(run):.1f} %)"
 
@@ -144,6 +150,8 @@ FIGURES = (
     Figure("mean of the worst 20% of clients", _at("final.worst_20"), METRIC, "worst_20", spread=_FINAL),
     Figure("test {metric} of the common model", _at("global_metric"), METRIC, "global_metric", "common\nmodel", 7,
            _COMMON, brief=True, hide="unknown", spread=_FINAL),
+    Figure("test samples misclassified", _at("confusion.wrong"), COUNT, brief=True, hide="unknown",
+           print=_mistakes),
     Figure("messages", _sent("traffic.messages"), COUNT),
     Figure("payload (vectors alone)", _sent("traffic.payload_bytes"), MB, "payload_bytes", "payload", 10,
            brief=True, exact=True),

@@ -173,10 +173,21 @@ class MetricRecord(NamedTuple):
     value: float  # what the function returned
 
 
+class ConfusionRecord(NamedTuple):
+    """How often a client's model took test samples of one class for another, or for the same, after the run's last
+    round, with ``evaluation.confusion``; pairs that did not occur have no row."""
+
+    node: int  # which client
+    round: int  # after which of its rounds
+    label: int  # number of the samples' class
+    predicted: int  # number of the class that they were taken for
+    samples: int  # how many
+
+
 # The position in this list is the record's tag on the wire: append, never reorder.
 Record = (
     NodeRecord | RoundRecord | TrafficRecord | OverheadRecord | ResourceRecord
-    | EventRecord | EdgeRecord | KernelRecord | WorkRecord | UsedRecord | MetricRecord
+    | EventRecord | EdgeRecord | KernelRecord | WorkRecord | UsedRecord | MetricRecord | ConfusionRecord
 )  # fmt: skip
 TABLES: dict[str, type[Record]] = {each.__name__.removesuffix("Record").lower(): each for each in get_args(Record)}
 COLUMNS: dict[str, dict[str, Any]] = {name: get_type_hints(record_class) for name, record_class in TABLES.items()}

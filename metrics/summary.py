@@ -122,6 +122,13 @@ class ReachedVirtually:
 
 
 @dataclass(frozen=True, slots=True)
+class Confusion:
+    samples: int  # that were classified after the last round, of all clients
+    wrong: int
+    most: tuple[tuple[int, int, int], ...]  # the most frequent mistakes: class, what it was taken for, samples
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     folder: str
     name: str
@@ -149,6 +156,7 @@ class RunSummary:
     global_metric: float | None = None  # mean over clients of the common model's last test metric, where there is one
     between_hosts: TrafficTotal | None = None  # None where all clients ran on one
     divergence: events.Divergence | None = None
+    confusion: Confusion | None = None  # None where none was asked for
 
     def as_dict(self) -> dict[str, Any]:
         """Returns nested plain values that JSON can carry: None stands for a figure that is not defined."""
@@ -194,6 +202,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             conditions=conditions,
             global_metric=global_metric,
             between_hosts=_traffic(records, _BETWEEN_HOSTS) if hosts > 1 else None,
+            confusion=_confusion(records),
             divergence=events.divergence_of(records, metric) if status == "finished" else None,
             reached=None if target is None else bytes_to_reach(folder, target),
             reached_virtually=virtual_time_to_reach(folder, target) if target is not None and in_virtual_time else None,
@@ -212,6 +221,17 @@ def _own_metrics(records: sqlite3.Connection, config: dict[str, Any]) -> dict[st
     """Returns those that the configuration names, in its order."""
     found = {name: (list(last_of(records, name).values()), higher) for name, higher in own_metrics(config).items()}
     return {name: Spread.of(values, higher_is_better=higher) for name, (values, higher) in found.items() if values}
+
+
+def _confusion(records: sqlite3.Connection) -> Confusion | None:
+    if not records.execute("SELECT 1 FROM main.sqlite_schema WHERE name = 'confusion'").fetchone():  # an older run
+        return None
+    query = """SELECT label, predicted, sum(samples) AS n FROM confusion
+        WHERE round = (SELECT max(round) FROM confusion) GROUP BY label, predicted ORDER BY n DESC, label, predicted"""
+    cells = records.execute(query).fetchall()
+    wrong = [(label, predicted, n) for label, predicted, n in cells if label != predicted]
+    total = sum(n for *_, n in cells)
+    return Confusion(total, sum(n for *_, n in wrong), tuple(wrong[:3])) if cells else None
 
 
 def labels_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:

@@ -208,6 +208,9 @@ class Evaluation(Section):
     every: Annotated[Index, "Rounds between evaluations; 0 evaluates only at the start and the end."] = 1
     metrics: tuple[MetricSettings, ...] = ()
     """Metrics of your own, beside accuracy or the squared error."""
+    confusion: bool = False
+    """Classification, up to 1,000 classes: each client's confusion matrix on its test samples after the last round, in
+    table ``confusion``; the summary tells the most frequent mistakes."""
 
     def __post_init__(self) -> None:
         names = [metric.name for metric in self.metrics]

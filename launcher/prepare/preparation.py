@@ -38,7 +38,7 @@ from ..planner.traces import read_traces
 from .assignments import Site, assign, connected, deal_architectures
 from .links import Shape, links_of, unlike_clients
 from .prepared import Prepared, memory_of, write_down
-from .work import check_batches, local_work
+from .work import check_batches, check_confusion, local_work
 
 Calibrate = Callable[[Assignment, int], float]  # (a client, the steps of its round) -> seconds of a local step
 _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -89,6 +89,7 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
     architectures = deal_architectures(config, data)
     assignments = assign(config, folder, graphs, architectures, data, site)
     _check_own_code(config, assignments, data)
+    check_confusion(config, data)
     check_batches(config, assignments, [client.train_samples for client in data.clients])
     plan, graph = None, connected(config.algorithm, graphs)
     shape = Shape.of(config, graph, links_of(config.links, graph)) if emulated else None

@@ -1,4 +1,4 @@
-"""Clients' local work, before they start: what planned time counts of it, and mini-batches that a model cannot take."""
+"""Clients' local work, before they start: what planned time counts of it, and what data or model do not allow."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -6,6 +6,9 @@ from itertools import count
 from ...node.algorithms.base import work_of
 from ...node.assignment import Assignment
 from ..config.sections import ConfigError, RunConfig
+from ..data.shards import DataSummary
+
+_MOST_CLASSES = 1000
 
 
 def local_work(config: RunConfig, assignments: Sequence[Assignment], samples: Sequence[int]) -> list[list[float]]:
@@ -39,3 +42,11 @@ def check_batches(config: RunConfig, assignments: Sequence[Assignment], samples:
             raise ConfigError.of(
                 "training.batch_size", size, why, f"such as {fits}; or torch.nn.GroupNorm in its place"
             )
+
+
+def check_confusion(config: RunConfig, data: DataSummary) -> None:
+    """Raises ConfigError where a confusion matrix is asked for, and there is none or too large a one."""
+    if not config.evaluation.confusion or (data.task == "classification" and data.outputs <= _MOST_CLASSES):
+        return
+    found = "the targets are no classes" if data.task == "regression" else f"the samples have {data.outputs:,} classes"
+    raise ConfigError.of("evaluation.confusion", True, found, f"false, or data of at most {_MOST_CLASSES:,} classes")

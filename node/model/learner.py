@@ -15,7 +15,6 @@ from ..settings import OptimizerSettings
 from .architecture import Given
 from .dense import DenseModel
 from .optimizer import Adam
-from .own_metrics import key_of, value_of
 from .pull import Anchors, OfSamples
 
 if TYPE_CHECKING:
@@ -193,17 +192,12 @@ class Learner:
         targets = 1 if self._assignment.run.task == "classification" else self._assignment.architecture.outputs
         return loss / self.test_samples, score / (self.test_samples * targets)
 
-    def own_metrics(self, theta: np.ndarray) -> dict[str, float]:
-        """Returns {name: value} of the user's own metrics of a model on all test samples."""
-        assignment = self._assignment
+    def tested(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a model's outputs for all test samples, and their targets."""
         with self._as(theta):
             parts = [self._model.outputs(self._x_test[part]) for part in _slices(self.test_samples, self._chunk)]
         self.evaluated_samples += self.test_samples
-        z, y, found = np.concatenate(parts), np.asarray(self._y_test), {}
-        for number, metric in enumerate(assignment.evaluation.metrics):
-            own = own_code.load_copy(metric.use, key_of(number), assignment.run.folder, assignment.run.code)
-            found[metric.name] = value_of(own, metric.options, z, y)
-        return found
+        return np.concatenate(parts), np.asarray(self._y_test)
 
     def samples(self) -> tuple[np.ndarray, np.ndarray]:
         """x (samples, *input_shape) and y to train on."""

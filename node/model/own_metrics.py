@@ -1,4 +1,4 @@
-"""Metrics of the user's own."""
+"""What is asked of a model's outputs beside accuracy: metrics of the user's own, and the confusion matrix."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,6 +8,7 @@ import numpy as np
 from safetensors import safe_open
 
 from .. import own_code
+from ..assignment import Assignment
 from ..settings import MetricSettings
 
 
@@ -24,6 +25,21 @@ def value_of(metric: Callable[..., Any], options: Mapping[str, Any], z: np.ndarr
     except TypeError:  # told below
         pass
     raise TypeError(f"returned {type(found).__name__}; it has to be a number")
+
+
+def values_of(assignment: Assignment, z: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Returns {name: value} of all that are configured."""
+    found = {}
+    for number, metric in enumerate(assignment.evaluation.metrics):
+        own = own_code.load_copy(metric.use, key_of(number), assignment.run.folder, assignment.run.code)
+        found[metric.name] = value_of(own, metric.options, z, y)
+    return found
+
+
+def confusion_of(z: np.ndarray, y: np.ndarray) -> list[tuple[int, int, int]]:
+    """Returns (class, predicted class, how many samples) of outputs (n, classes), where there are any."""
+    found, counts = np.unique(np.stack([y, z.argmax(axis=1)], axis=1), axis=0, return_counts=True)
+    return [(label, predicted, n) for (label, predicted), n in zip(found.tolist(), counts.tolist(), strict=True)]
 
 
 def check_metric(settings: MetricSettings, number: int, shard: Path, outputs: int) -> None:

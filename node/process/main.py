@@ -356,8 +356,7 @@ class _ClientProcess:
                 own, common = self.algorithm.personal_model(self.client), self.algorithm.common_model(self.client)
                 with self.stopwatch.during("evaluation"):
                     loss, metric = self.learner.evaluate(own)
-                    if self.assignment.evaluation.metrics:
-                        self.reporter.tell_metrics(round, self.learner.own_metrics(own))
+                    self.reporter.tell_metrics(round, own)
             if common is None:
                 return Figures(loss, metric)
             with self.stopwatch.during("evaluation"):

@@ -5,11 +5,12 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import psutil
 
 from ...metrics import records
@@ -21,6 +22,7 @@ from ...transport.wire import GREETING_BYTES, handshake_bytes, ready_bytes
 from ..assignment import Assignment
 from ..client import Client
 from ..model.learner import Learner
+from ..model.own_metrics import confusion_of, values_of
 
 _SHARE = 0.005  # of a process's CPU time: what samples may take, since the kernel walks over all of the memory for each
 
@@ -93,8 +95,16 @@ class Reporter:
         )
         self._recorder.write(*batch, told)  # last: where it is stored, all of the round is
 
-    def tell_metrics(self, round: int, values: Mapping[str, float]) -> None:
-        self._recorder.write(*(records.MetricRecord(self._node, round, *each) for each in values.items()))
+    def tell_metrics(self, round: int, theta: np.ndarray) -> None:
+        """What is asked of a model beside its loss and its test metric."""
+        asked, is_last = self._assignment.evaluation, round == self._assignment.run.rounds
+        if not asked.metrics and not (asked.confusion and is_last):
+            return
+        z, y = self._learner.tested(theta)
+        values = values_of(self._assignment, z, y).items()
+        self._recorder.write(*(records.MetricRecord(self._node, round, *each) for each in values))
+        if asked.confusion and is_last:
+            self._recorder.write(*(records.ConfusionRecord(self._node, round, *each) for each in confusion_of(z, y)))
 
     def tell_end(self, now: float, hellos: list[tuple[int, int]], *, early: bool) -> None:
         """``early``: before the run's last round, after which memory and CPU time are told in any case."""
