@@ -113,11 +113,14 @@ def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_metrics(config: Mapping[str, Any]) -> dict[str, bool]:
-    """Returns {name: whether higher is better} of the metrics of the user's own, in their order."""
+    """Returns {name: whether higher is better} of the metrics of the user's own, in their order, and of that of
+    training samples."""
     section = config.get("evaluation")
     tables = section.get("metrics") if isinstance(section, dict) else None
     named = [table for table in tables if isinstance(table, dict)] if isinstance(tables, list) else []
     found = {str(table.get("name", "")): table.get("better") != "lower" for table in named}
+    if isinstance(section, dict) and section.get("train") is True:
+        found |= {"train_accuracy": True, "train_mse": False}
     return {name: higher for name, higher in found.items() if name and name == label(name)}
 
 

@@ -211,9 +211,11 @@ class Evaluation(Section):
     confusion: bool = False
     """Classification, up to 1,000 classes: each client's confusion matrix on its test samples after the last round, in
     table ``confusion``; the summary tells the most frequent mistakes."""
+    train: bool = False
+    """Also that of the same models on all training samples, as metric train_accuracy or train_mse."""
 
     def __post_init__(self) -> None:
-        names = [metric.name for metric in self.metrics]
+        names = [metric.name for metric in self.metrics] + [f"train_{name}" for name in TEST_METRICS if self.train]
         if twice := [name for number, name in enumerate(names) if name in names[:number]]:
             raise ValueError(f"metrics: two are called {twice[0]}; give one another name")
 

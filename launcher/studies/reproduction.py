@@ -43,6 +43,7 @@ COLUMNS = {
     "accuracy": ("accuracy %", "test_metric"),
     "mse": ("MSE", "test_metric"),
     "worst_10": ("worst\n10%", "worst_10"),
+    "worst_20": ("worst\n20%", "worst_20"),
     "sent": ("sent\nMB", "payload_bytes"),
     "wall": ("time\ns", "wall_s"),
     "tflop": ("TFLOP", "flops"),

@@ -299,7 +299,7 @@ def map_norms(method: Method) -> Iterator[Drawn]:
         return
     pixels = norms.pivot_table("map_norm", "node", "neighbour", "last").reindex(index=clients, columns=clients)
     figure, (axes,) = new_figure(6.4, 5.4)
-    _heat_map(axes, pixels, r"$\|P_{ij}\|_F$", shrink=0.8, cmap="viridis").ax.ticklabel_format(useOffset=False)
+    heat_map(axes, pixels, r"$\|P_{ij}\|_F$", shrink=0.8, cmap="viridis").ax.ticklabel_format(useOffset=False)
     every = 1 + (len(clients) - 1) // 20
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(range(0, len(clients), every), [str(client) for client in clients[::every]])
@@ -308,7 +308,7 @@ def map_norms(method: Method) -> Iterator[Drawn]:
     yield Drawn(f"maps-{method.number + 1}", "Restriction maps", caption, figure, norms)
 
 
-def _heat_map(axes: Axes, pixels: DataFrame, label: str, *, shrink: float = 1.0, **options: Any) -> Any:
+def heat_map(axes: Axes, pixels: DataFrame, label: str, *, shrink: float = 1.0, **options: Any) -> Any:
     """Returns its colour bar."""
     image = axes.imshow(pixels.to_numpy(), interpolation="nearest", **options)
     axes.grid(visible=False)
@@ -373,7 +373,7 @@ def waiting(method: Method) -> Iterator[Drawn]:
     pixels = rounds.pivot(index="node", columns="round", values="idle_s").reindex(method.clients)
     figure, (left, right) = new_figure(10.5, 4.6, 2, gridspec_kw={"width_ratios": [3, 2]})
     extent = pixels.columns[0] - 0.5, pixels.columns[-1] + 0.5, len(pixels) - 0.5, -0.5
-    _heat_map(left, pixels, f"waited, {clock} s", aspect="auto", cmap="cividis", extent=extent)
+    heat_map(left, pixels, f"waited, {clock} s", aspect="auto", cmap="cividis", extent=extent)
     left.set(xlabel="round", ylabel="client")
 
     total, owners = method.reader.waited_total, read_owners(method.run.folder)

@@ -29,6 +29,7 @@ from .charts import (
     waiting,
 )
 from .drawn import Drawn, Method, methods_of
+from .relations import relations
 
 _ONE_BY_ONE = 6  # methods of which graph, maps, waiting and processes are shown; more make a page slow
 _WORST = 5  # clients
@@ -48,7 +49,7 @@ def write_report(folders: Sequence[Path], page_file: Path, figures: Path | None 
         same = [[each for each in methods if each.run.metric == metric] for metric in ("accuracy", "mse")]
         together = [drawn for draw in (curves, spread) for alike in filter(None, same) for drawn in draw(alike)]
         together += [drawn for draw in (own_curves, bytes_by_level, memory_over_time) for drawn in draw(methods)]
-        of_one = (graph, map_norms, presence, planned, waiting, memory_by_process)
+        of_one = (graph, map_norms, relations, presence, planned, waiting, memory_by_process)
         each = [(method, [drawn for draw in of_one for drawn in draw(method)]) for method in methods[:_ONE_BY_ONE]]
         news("writing the page")
         page_file.write_text(plain(page(methods, together, each)), encoding="utf-8")

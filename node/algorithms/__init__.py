@@ -66,7 +66,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 _MODELS = "sheafgossip.node.model"
 
-INPUT_FILES = ("encoder", "maps_from")
+INPUT_FILES = ("encoder", "maps_from", "embeddings")
 """Keys of algorithms that name files for processes to read, relative to the configuration's folder; "" names none."""
 
 

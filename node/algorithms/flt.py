@@ -12,7 +12,10 @@ server:    case I    w_j <- sum_m n_m w_m / sum_m n_m      over the clients m of
            case II   w_c <- the same                       over those of cluster c
 
 Printed are sign(A - gamma), and averages that do not add up to one: what is written here is what they are for. A model
-stays as it is where none of its clients takes part in a round."""
+stays as it is where none of its clients takes part in a round.
+
+Its baseline PCA + k-means + HC has no encoder and no UMAP: M_m are centroids of the client's own principal components,
+and A_ij the least distance of two of them."""
 
 import json
 import math
@@ -38,10 +41,12 @@ _DEEP, _FLAT = 16, 4  # channels of the two convolutions
 
 class Groups(State):
     """At the server, from the opening on: ``averaged`` (models, clients), whose models each of the server's models is
-    the mean of; ``model_of`` (clients,), which of them each client gets; and the ``models`` (models, d)."""
+    the mean of; ``model_of`` (clients,), which of them each client gets; the ``models`` (models, d); ``distances`` A
+    (clients, clients), nan where one was not heard, and who is ``related`` (clients, clients)."""
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        vars(self).update({name: arrays[name].copy() for name in ("averaged", "model_of", "models") if name in arrays})
+        names = ("averaged", "model_of", "models", "distances", "related")
+        vars(self).update({name: arrays[name].copy() for name in names if name in arrays})
 
 
 @dataclass(frozen=True)
@@ -50,16 +55,19 @@ class FLT(ServerAlgorithm):
     case: Literal["related", "clusters"] = "clusters"
     """Whose models are averaged for a client: those of the clients related to it (case I), or those of its cluster
     (case II)."""
-    encoder: str = ""
+    encoding: Literal["autoencoder", "pca"] = "autoencoder"
+    """What clients encode their images by: the server's encoder, or the first ``embedding`` principal components of
+    their own; their centroids' distances then count as they are (the paper's baseline PCA + k-means + HC)."""
+    encoder: Annotated[str, Needs("encoding", "autoencoder")] = ""
     """File of `sheafgossip encoder train`, relative to the folder of the configuration; "" takes one with random
     parameters."""
     embedding: Annotated[Count, "Numbers e that the encoder makes of an image."] = 128
-    fine_tune_epochs: Index = 0
+    fine_tune_epochs: Annotated[Index, Needs("encoding", "autoencoder")] = 0
     """Epochs for which a client trains the autoencoder on its own samples first; 0 does not."""
     centroids: Annotated[Count, "k of k-means."] = 5
-    manifold: Literal["auto", "umap", "pca"] = "auto"
+    manifold: Annotated[Literal["auto", "umap", "pca"], Needs("encoding", "autoencoder")] = "auto"
     """What maps all centroids to few dimensions; auto: umap where umap-learn is installed, else pca, and says so."""
-    dimensions: Annotated[Count, "Of what it maps them to."] = 2
+    dimensions: Annotated[Count, Needs("encoding", "autoencoder"), "Of what it maps them to."] = 2
     neighbours: Annotated[int, Ge(2), Needs("manifold", "auto", "umap")] = 15
     """umap: how many neighbours of a centroid it looks at."""
     gamma: Annotated[Positive, "Clients at most so far apart there are related."] = 1.0
@@ -75,10 +83,14 @@ class FLT(ServerAlgorithm):
         return [Vector(length, opening=True), Vector(edge.d_i)]
 
     def _size_sent(self, model: Architecture) -> int:
+        if self.encoding == "pca":
+            return 1  # a 1, which asks for the centroids
         blocks = Autoencoder(model.input_shape, self.embedding).parameters()
         return sum(block.size for block in (blocks if self.fine_tune_epochs else blocks[:6]))
 
     def check(self, run: RunFacts) -> None:
+        if self.encoding == "pca":
+            return
         key = "algorithm.name = 'flt'"
         try:
             autoencoders = [Autoencoder(shape, self.embedding) for shape in {model.input_shape for model in run.models}]
@@ -89,6 +101,8 @@ class FLT(ServerAlgorithm):
             raise SettingsError(key, str(error)) from None
 
     def cost(self, own: Assignment) -> Cost:
+        if self.encoding == "pca":
+            return Cost(opening_flops=2 * math.prod(own.architecture.input_shape) * self.embedding)  # of the projection
         encoder = Autoencoder(own.architecture.input_shape, self.embedding).parameters()[:6]
         encoding = 2 * sum(block.size * block.places for block in encoder)  # of one image
         trained = 2 * 3 * self.fine_tune_epochs  # encoder and decoder, about alike; back takes twice as much
@@ -98,10 +112,14 @@ class FLT(ServerAlgorithm):
         return Groups() if client.role == "server" else State()
 
     def open(self, client: Client, peers: Peers) -> None:
-        autoencoder = Autoencoder(client.model.input_shape, self.embedding)
+        shape = client.model.input_shape if self.encoding == "autoencoder" else (1, 4, 4)
+        autoencoder = Autoencoder(shape, self.embedding)
         if client.role == "server":
             load, start = autoencoder.load, autoencoder.start
-            vector = load(Path(self.encoder)) if self.encoder else start(client.generator("encoder"))
+            if self.encoding == "pca":
+                vector = np.ones(1)
+            else:
+                vector = load(Path(self.encoder)) if self.encoder else start(client.generator("encoder"))
             sent = vector[: self._size_sent(client.model)].astype(client.theta.dtype)
             peers.send(dict.fromkeys(client.neighbours, sent))
             self._relate(client, peers.receive())
@@ -117,9 +135,12 @@ class FLT(ServerAlgorithm):
         from sklearn.cluster import KMeans
 
         encoder, images = encoder.copy(), client.inputs()
-        for _ in autoencoder.train(encoder, images, self.fine_tune_epochs, client.generator("fine-tuning")):
-            pass
-        embedded = autoencoder.embed(encoder, images)
+        if self.encoding == "pca":
+            embedded = principal_components(images.reshape(len(images), -1).astype(float), e)
+        else:
+            for _ in autoencoder.train(encoder, images, self.fine_tune_epochs, client.generator("fine-tuning")):
+                pass
+            embedded = autoencoder.embed(encoder, images)
         seed = int(client.generator("k-means").integers(1 << 31))
         kmeans = KMeans(min(k, len(embedded)), n_init=10, random_state=seed).fit(embedded)
         return np.resize(kmeans.cluster_centers_, (k, e)).ravel().astype(client.theta.dtype)
@@ -127,15 +148,18 @@ class FLT(ServerAlgorithm):
     def _relate(self, server: Client, received: Uploads) -> None:
         """Finds out who is related to whom; clients that were not heard are so only to themselves."""
         state, related = server.state, np.eye(server.clients, dtype=bool)
+        state.distances = np.full(related.shape, np.nan, np.float32)
         signatures = {m: vector.reshape(self.centroids, -1) for m, vector in received.items() if vector.any()}
         heard = sorted(signatures)
         if len(heard) > 1:
             from scipy.spatial.distance import cdist
 
-            z = self._manifold(server, np.concatenate([signatures[m] for m in heard]))
+            z = np.concatenate([signatures[m] for m in heard])
+            if self.encoding == "autoencoder":
+                z = self._manifold(server, z)
             points = len(heard), self.centroids
             nearest = cdist(z, z).reshape(points * 2).min(axis=(1, 3))  # A_ij = min_rs ||u_ir - u_js||
-            related[np.ix_(heard, heard)] = nearest <= self.gamma
+            related[np.ix_(heard, heard)], state.distances[np.ix_(heard, heard)] = nearest <= self.gamma, nearest
         if self.case == "clusters":
             state.model_of = clusters(related, self.clusters)
             averaged = np.arange(state.model_of.max() + 1)[:, None] == state.model_of
@@ -146,6 +170,7 @@ class FLT(ServerAlgorithm):
             text = f"{min(counts)} to {max(counts)} other clients to each"
         print(f"{self.case}: {text}", flush=True)
         server.report.events.append((self.case, text))
+        state.related = related.astype(np.uint8)
         state.averaged, state.models = averaged.astype(np.uint8), np.tile(server.theta, (len(averaged), 1))
 
     def _manifold(self, server: Client, centroids: np.ndarray) -> np.ndarray:
@@ -164,10 +189,7 @@ class FLT(ServerAlgorithm):
                 k, seed = min(self.neighbours, len(centroids) - 1), int(server.generator("umap").integers(1 << 31))
                 umap = UMAP(n_components=self.dimensions, n_neighbors=k, random_state=seed, n_jobs=1)
                 return umap.fit_transform(centroids)
-        centred = centroids - centroids.mean(axis=0)
-        _, _, directions = np.linalg.svd(centred, full_matrices=False)
-        found = centred @ directions[: self.dimensions].T
-        z = np.pad(found, ((0, 0), (0, self.dimensions - found.shape[1])))
+        z = principal_components(centroids, self.dimensions)
         radius = np.sqrt((z**2).sum(axis=1).mean())  # root mean square distance from the mean
         return z * (2 / radius if radius else 1)  # at this scale a gamma near 1 is of use, as it is with UMAP
 
@@ -180,6 +202,16 @@ class FLT(ServerAlgorithm):
 
     def reply(self, server: Client, client: int) -> np.ndarray:
         return server.state.models[server.state.model_of[client]]
+
+
+def principal_components(x: np.ndarray, count: int) -> np.ndarray:
+    """Returns (n, count) of x (n, p), zeros where there are fewer; in the direction of each, the entry of
+    the largest size is positive."""
+    centred = x - x.mean(axis=0)
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    directions *= np.sign(np.take_along_axis(directions, np.abs(directions).argmax(axis=1)[:, None], 1))
+    found = centred @ directions[:count].T
+    return np.pad(found, ((0, 0), (0, count - found.shape[1])))
 
 
 def clusters(related: np.ndarray, wanted: int = 0) -> np.ndarray:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...topology.randomness import generator
 from ..model.networks import Adam
 from .base import Client, State
-from .hypernetworks import GHN, SHN, PFedHN
+from .hypernetworks import GHN, SHN, PFedHN, load_embeddings
 from .server import Uploads
 from .sfmtl_graph import unit
 
@@ -94,7 +94,10 @@ class GraphHypernetwork(Hypernetwork):
         super().__init__(algorithm, server)
         self._rounds, self._given = 0, server.facts
         self.X: Tensor | None = None  # until embedding_rounds have passed
-        if algorithm.embedding_rounds >= server.rounds:
+        if algorithm.embeddings:
+            X = load_embeddings(algorithm.embeddings, server.clients, algorithm.embedding)
+            self._begin_stage_3(X.astype(self._theta.dtype), self.hypernetwork())
+        elif algorithm.embedding_rounds >= server.rounds:
             server.report.warnings.append(
                 f"algorithm.embedding_rounds = {algorithm.embedding_rounds} leaves no round for {algorithm.name}: all "
                 f"{server.rounds} rounds of the run are those of pfedhn"
@@ -103,11 +106,14 @@ class GraphHypernetwork(Hypernetwork):
     def fit(self, uploads: Uploads) -> None:
         super().fit(uploads)
         self._rounds += 1
-        if self._rounds == self.algorithm.embedding_rounds:
-            X, given = self.psi["X"].detach().numpy(), self.algorithm.graph == "topology"
-            self._relate(X, np.array(self._given) if given else relation_graph(X, self.algorithm))
-            hypernetwork = {name: block.detach().numpy() for name, block in self.psi.items() if name != "X"}
-            self.learn_anew(self.diffusion() | hypernetwork)
+        if self.X is None and self._rounds == self.algorithm.embedding_rounds:
+            blocks = {name: block.detach().numpy() for name, block in self.psi.items()}
+            self._begin_stage_3(blocks.pop("X"), blocks)
+
+    def _begin_stage_3(self, X: np.ndarray, hypernetwork: Mapping[str, np.ndarray]) -> None:
+        given = self.algorithm.graph == "topology"
+        self._relate(X, np.array(self._given) if given else relation_graph(X, self.algorithm))
+        self.learn_anew(self.diffusion() | dict(hypernetwork))
 
     def _relate(self, X: np.ndarray, edges: np.ndarray) -> None:
         """Takes the relations of the clients from ``edges`` (E, 2): pairs v < u, each once."""

@@ -1,12 +1,14 @@
 """Hypernetworks: a network at the server makes each client's model; what needs torch is in hypernetwork_server.py."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
 
-from ...topology.section import Count, Needs, NotNegative, Positive
+from ...metrics.config_file import require_plain_file
+from ...topology.section import Count, Index, Needs, NotNegative, Positive
 from ..assignment import Assignment
 from .base import Client, Cost, Facts, RunFacts, SettingsError, State, Traits
 from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
@@ -69,11 +71,15 @@ class GHN(PFedHN):
     z_m = (H_L)_m,    H_0 = X,    H_{t+1} = s(D^-1/2 (A + I) D^-1/2 H_t W^t),    D the row sums of A + I"""
 
     name: Literal["ghn"] = "ghn"  # type: ignore[assignment]
-    embedding_rounds: Annotated[Count, "Rounds of stage 1: pFedHN, whose embeddings give the relation graph."] = 50
+    embeddings: str = ""
+    """File of the clients' features X where they are known: safetensors with a tensor "X" (clients, ``embedding``),
+    relative to the folder of the configuration. Stage 3 then begins with the first round; "" learns X in stage 1."""
+    embedding_rounds: Annotated[Count, Needs("embeddings", "")] = 50
+    """Rounds of stage 1: pFedHN, whose embeddings give the relation graph."""
     graph: Literal["knn", "cosine", "topology"] = "knn"
     """Relation graph: each client and its k most similar ones, all pairs at least as similar as tau, or [topology].
     Similar is the cosine of two embeddings."""
-    k: Annotated[Count, Needs("graph", "knn"), "knn: how many most similar clients each is linked with."] = 3
+    k: Annotated[Index, Needs("graph", "knn"), "knn: how many most similar clients each is linked with; 0: none."] = 3
     tau: Annotated[float, Ge(-1), Le(1), Needs("graph", "cosine"), "cosine: least cosine of two linked clients."] = 0.9
     layers: Annotated[Count, "Layers of message passing."] = 2
     activation: Annotated[Literal["tanh", "elu"], "s, after each of these layers."] = "tanh"
@@ -81,6 +87,10 @@ class GHN(PFedHN):
     @property
     def traits(self) -> Traits:  # type: ignore[override]
         return replace(NEEDS_NEW_UPLOADS, reads_topology=self.graph == "topology")
+
+    def check(self, run: RunFacts) -> None:
+        if self.embeddings:
+            load_embeddings(self.embeddings, len(run.models) - 1, self.embedding)
 
     def facts(self, run: RunFacts) -> Facts:
         """The server is told the edges of [topology], over which nothing is sent, where they are the relations."""
@@ -103,6 +113,28 @@ class SHN(GHN):
     stalk: Annotated[Count, "Dimension d of the stalks, and of the d x d restriction maps."] = 3
     orthogonal: Literal["householder", "cayley"] = "householder"
     """How a restriction map is made orthogonal: by reflections, or as a rotation."""
+
+
+def load_embeddings(path: str, clients: int, length: int) -> np.ndarray:
+    """Returns X (clients, length). Raises SettingsError."""
+    from safetensors import SafetensorError, safe_open
+
+    key, needed = f"algorithm.embeddings = {path!r}", f"needed is a tensor X of shape [{clients}, {length}]"
+    try:
+        require_plain_file(Path(path))
+        with safe_open(path, framework="numpy") as file:
+            shapes = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            if shapes.get("X") != [clients, length]:
+                found = f"has X of shape {shapes['X']}" if "X" in shapes else "has no tensor X"
+                raise SettingsError(key, f"{found}; {needed} (clients, algorithm.embedding)")
+            X = file.get_tensor("X")
+    except OSError as error:
+        raise SettingsError(key, f"cannot be read: {error.strerror or error}") from None
+    except (SafetensorError, TypeError, ValueError) as error:
+        raise SettingsError(key, f"is no safetensors file that can be read ({error}); {needed}") from None
+    if X.dtype.kind != "f" or not np.isfinite(X).all():
+        raise SettingsError(key, "X holds something else than finite floating-point numbers")
+    return X
 
 
 def relations(run: RunFacts, key: str) -> Facts:

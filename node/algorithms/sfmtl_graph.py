@@ -42,7 +42,8 @@ class SFMTLGraph(Representations):
 
     def begin(self, client: Client) -> State:
         if client.role == "server":
-            return State(community=np.full(client.clients, -1), reply={}, _told="")
+            weights = np.full(2 * (client.clients,), np.nan, np.float32)  # a_kl, of those who were heard
+            return State(community=np.full(client.clients, -1), weights=weights, reply={}, _told="")
         anchors = generator(client.seed, "anchors").standard_normal((client.model.outputs, client.model.features))
         return State(anchors=anchors.astype(client.theta.dtype))
 
@@ -70,6 +71,7 @@ class SFMTLGraph(Representations):
         h[has] = np.concatenate([uploads[k][model.last_size :].reshape(-1, model.features) for k in clients])
 
         a = similarities(phi, h, has, self.alpha)
+        state.weights[np.ix_(clients, clients)] = a
         graph, seed = networkx.Graph(), int(server.generator("louvain").integers(1 << 31))
         graph.add_nodes_from(clients)
         graph.add_weighted_edges_from((clients[i], clients[j], float(a[i, j])) for i, j in np.argwhere(np.triu(a) > 0))

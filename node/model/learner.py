@@ -180,17 +180,19 @@ class Learner:
             return self._x_train, self._y_train
         return self._model.rows(self._x_train, self._kept), self._model.rows(self._y_train, self._kept)
 
-    def evaluate(self, theta: np.ndarray | None = None) -> tuple[float, float]:
-        """(mean loss without the l2 term, accuracy or MSE) on the test samples, by default of the own theta."""
-        self.evaluated_samples += self.test_samples
+    def evaluate(self, theta: np.ndarray | None = None, *, training: bool = False) -> tuple[float, float]:
+        """(mean loss without the l2 term, accuracy or MSE) on the test samples, or on those for training, by default
+        of the own theta."""
+        x, y = (self._x_train, self._y_train) if training else (self._x_test, self._y_test)
+        self.evaluated_samples += len(x)
         loss = score = 0.0
         with self._as(theta):
-            for part in _slices(self.test_samples, self._chunk):
-                losses, scores = self._model.evaluate(self._x_test[part], self._y_test[part])
+            for part in _slices(len(x), self._chunk):
+                losses, scores = self._model.evaluate(x[part], y[part])
                 loss, score = loss + losses, score + scores
         # MSE is a mean over samples and targets
         targets = 1 if self._assignment.run.task == "classification" else self._assignment.architecture.outputs
-        return loss / self.test_samples, score / (self.test_samples * targets)
+        return loss / len(x), score / (len(x) * targets)
 
     def tested(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns a model's outputs for all test samples, and their targets."""

@@ -98,6 +98,10 @@ class Reporter:
     def tell_metrics(self, round: int, theta: np.ndarray) -> None:
         """What is asked of a model beside its loss and its test metric."""
         asked, is_last = self._assignment.evaluation, round == self._assignment.run.rounds
+        if asked.train:
+            name = "train_accuracy" if self._assignment.run.task == "classification" else "train_mse"
+            value = self._learner.evaluate(theta, training=True)[1]
+            self._recorder.write(records.MetricRecord(self._node, round, name, value))
         if not asked.metrics and not (asked.confusion and is_last):
             return
         z, y = self._learner.tested(theta)

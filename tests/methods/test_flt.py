@@ -10,6 +10,8 @@ from sklearn.metrics import adjusted_rand_score
 
 import oracles
 from runs import RunFolder, command
+from sheafgossip.metrics.report import relations as drawing
+from sheafgossip.metrics.report.drawn import methods_of
 from sheafgossip.topology.randomness import generator
 
 from .plain import Loop
@@ -146,6 +148,10 @@ def test_it_is_what_its_paper_says_and_sends_one_encoder_and_one_signature_a_cli
 
 def test_its_clusters_are_those_of_the_clients_and_libraries_are_loaded_once(runs):
     folder = runs["finding"]
+    state = folder.states(2)[15]
+    (drawn,) = drawing.relations(methods_of([folder.path])[0])
+    np.testing.assert_allclose(drawn.data.distances, state["distances"].ravel())
+    assert len(drawn.figure.axes[1].lines) == 14  # joins of 15 clients
     groups = folder.rows("SELECT value FROM meta WHERE key = 'groups'")[0][0].split(",")
     assert adjusted_rand_score(groups, folder.states(2)[15]["model_of"]) >= 0.9
     ((own,),) = folder.rows("SELECT max(uss) FROM resource WHERE node BETWEEN 0 AND 14")

@@ -95,7 +95,7 @@ class PerFedAvg(FedAvg):
 def test_a_method_with_a_common_model_is_what_its_paper_says(run, loop, settings):
     # Only the exact Hessian differs from what the algorithm computes
     tolerance = 1e-6 if settings.get("variant") == "hessian-free" else 1e-12
-    loop = played(run, loop, settings, tolerance=tolerance)
+    loop = played(run, loop, settings, "evaluation.train=true", tolerance=tolerance)
     folder, shards = loop.folder, loop.shards
     assert len(set(loop.n)) > 1
     assert oracles.error(folder.theta(ROUNDS)[SERVER], loop.w) < tolerance
@@ -105,6 +105,11 @@ def test_a_method_with_a_common_model_is_what_its_paper_says(run, loop, settings
     ]
     assert folder.rows("SELECT node, train_samples FROM node WHERE role = 'server'") == [(SERVER, 0)]
     assert folder.rows(f"SELECT count(test_metric) FROM round WHERE node = {SERVER}") == [(0,)]
+    on_training = f"SELECT node, name, value FROM metric WHERE round = {ROUNDS} ORDER BY node"
+    seen = [{"x_test": shard["x_train"], "y_test": shard["y_train"]} for shard in shards.values()]
+    assert folder.rows(on_training) == [
+        (k, "train_accuracy", oracles.accuracy(loop.personal(k), seen[k])) for k in range(CLIENTS)
+    ]
 
 
 # -- models of which some layers are shared ----------------------------------------------------------------------------
@@ -209,7 +214,7 @@ class SFMTLGraph(Loop):
         self.classes = [sorted(set(shard["y_train"].tolist())) for shard in self.shards.values()]
         start = generator(SEED, "anchors").standard_normal((CLASSES, 12))
         self.h = [{c: start[c] for c in classes} for classes in self.classes]
-        self.known, self.told = {}, []
+        self.known, self.told, self.weights = {}, [], np.full((CLIENTS, CLIENTS), np.nan)
 
     def numbers(self, k):
         return CLASSES * 13 + len(self.classes[k]) * 12
@@ -238,6 +243,7 @@ class SFMTLGraph(Loop):
 
     def aggregate(self, now):
         a = np.array([[0.0 if k == j else self.similarity(k, j) for j in now] for k in now])
+        self.weights[np.ix_(now, now)] = a
         modularity = partial(networkx.community.modularity, networkx.from_numpy_array(a))  # (11)
         finest_first = sorted(multiset_partitions(list(range(len(now)))), key=len, reverse=True)
         best = max(finest_first, key=modularity)  # who is like nobody stays alone
@@ -270,6 +276,7 @@ def test_sfmtl_graph_is_what_its_paper_says_and_sends_heads_and_anchors_only(run
     for k in range(CLIENTS):
         for c in loop.classes[k]:
             np.testing.assert_allclose(found[k]["anchors"][c], loop.h[k][c], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found[SERVER]["weights"], loop.weights, rtol=1e-6)
     events = [text for (text,) in folder.rows("SELECT detail FROM event WHERE kind = 'communities' ORDER BY wall_s")]
     changes = [parts for parts, before in zip(loop.told, [None, *loop.told], strict=False) if parts != before]
     assert [sorted([int(k) for k in part.split()] for part in text.split(" | ")) for text in events] == changes

@@ -8,9 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 from sheafgossip.node.algorithms import ALGORITHMS
+from sheafgossip.node.algorithms.base import SettingsError
 from sheafgossip.node.algorithms.flt import FLT, Autoencoder, EncoderError, clusters
+from sheafgossip.node.algorithms.hypernetworks import load_embeddings
 from sheafgossip.node.algorithms.shared_layers import orthogonal_factor, trace_norm_subgradient
 from sheafgossip.node.assignment import Neighbour
 from sheafgossip.node.client import Client, RoundReport
@@ -60,6 +63,28 @@ def server_that_heard(signatures, **settings):
     own.state = flt.begin(own)
     flt.open(own, SimpleNamespace(send=lambda vectors: None, receive=lambda: signatures))
     return own
+
+
+def test_the_baseline_has_centroids_of_own_principal_components_and_compares_them_as_they_are():
+    images = np.random.default_rng(3).normal(size=(9, 1, 8, 8)) * np.arange(1, 65).reshape(8, 8)
+    flat = images.reshape(9, -1) - images.reshape(9, -1).mean(axis=0)
+    values, vectors = np.linalg.eigh(flat.T @ flat)
+    first = vectors[:, np.argsort(values)[:-3:-1]].T
+    first *= np.sign([direction[np.abs(direction).argmax()] for direction in first])[:, None]
+    client = SimpleNamespace(
+        theta=np.zeros(3), inputs=lambda: images, generator=lambda purpose: np.random.default_rng(0)
+    )
+    flt = FLT(encoding="pca", embedding=2, centroids=9)  # then each sample is a centroid
+    found = flt._centroids(client, None, np.ones(1)).reshape(9, 2)
+    expected = flat @ first.T
+    np.testing.assert_allclose(found[np.lexsort(found.T)], expected[np.lexsort(expected.T)], rtol=1e-8, atol=1e-8)
+
+    server = server_that_heard(SIGNATURES, encoding="pca", gamma=0.6)
+    assert server.state.model_of.tolist() == [0, 1, 0, 1]
+    points = np.stack(list(SIGNATURES.values()))
+    expected = [[np.linalg.norm(u - v) for v in points] for u in points]
+    np.testing.assert_allclose(server.state.distances, expected, rtol=1e-6)
+    assert (server.state.related == (np.array(expected) <= 0.6)).all()
 
 
 def test_umap_is_given_all_centroids_and_the_runs_seed(monkeypatch):
@@ -141,6 +166,52 @@ def test_clients_of_whom_no_two_are_similar_learn_all_the_same(assignment):
         feed(algorithm, client)
     assert client.state.edges.shape == (0, 2)
     assert np.isfinite(algorithm.reply(client, 0)).all()
+
+
+@pytest.mark.parametrize("name", ["ghn", "shn"])
+def test_given_features_and_relations_are_those_of_the_first_round_and_stay(assignment, tmp_path, name):
+    X, ring = np.random.default_rng(3).normal(size=(CLIENTS, 5)), [[v, v + 1] for v in range(CLIENTS - 1)]
+    save_file({"X": X}, tmp_path / "X.safetensors")
+    given = {"embeddings": str(tmp_path / "X.safetensors"), "embedding": 5, "graph": "topology"}
+    algorithm, client = begun(assignment, name, ring, **given)
+    assert client.report.warnings == []
+    np.testing.assert_array_equal(algorithm.reply(client, 0), client.theta)  # HN(z) = theta^0
+    for _ in range(60):  # beyond the default embedding_rounds
+        feed(algorithm, client)
+    np.testing.assert_allclose(client.state.X, X, rtol=1e-6)
+    assert client.state.edges.tolist() == ring
+    again = begun(assignment, name, ring, **given)[1]
+    again.state.load(client.state.arrays())
+    np.testing.assert_array_equal(again.state.features().detach(), client.state.features().detach())
+
+
+def test_without_neighbours_a_graph_convolution_is_a_layer_of_each_client_alone(assignment):
+    algorithm, client = begun(assignment, "ghn", embedding_rounds=1, layers=1, k=0)
+    feed(algorithm, client)
+    state = client.state
+    assert state.edges.shape == (0, 2)
+    np.testing.assert_allclose(state.features().detach(), (state.X @ state.psi["W0"].detach()).tanh(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "told"),
+    [
+        ({"Y": np.zeros((6, 4))}, "has no tensor X; needed is a tensor X of shape [6, 4]"),
+        ({"X": np.zeros((6, 3))}, "has X of shape [6, 3]; needed is"),
+        ({"X": np.full((6, 4), np.nan)}, "X holds something else than finite"),
+        ({"X": np.zeros((6, 4), int)}, "X holds something else than finite"),
+    ],
+)
+def test_features_that_do_not_fit_are_told_in_one_line(tmp_path, tensors, told):
+    path = tmp_path / "X.safetensors"
+    save_file(tensors, path)
+    with pytest.raises(SettingsError) as caught:
+        load_embeddings(str(path), 6, 4)
+    assert f"algorithm.embeddings = '{path}'" in str(caught.value)
+    assert told in str(caught.value)
+    path.write_bytes(b"no such thing")
+    with pytest.raises(SettingsError, match="is no safetensors file"):
+        load_embeddings(str(path), 6, 4)
 
 
 # -- FedSAK ------------------------------------------------------------------------------------------------------------
