@@ -27,7 +27,7 @@ from .folders import slug
 from .search import Budget
 from .space import parse_space
 from .sweep import Ended, Jobs, prepare
-from .tuning import NoneFinished, searched, tune
+from .tuning import NoneFinished, is_idle, searched, tune
 
 OURS = Path(str(files("sheafgossip.board")))  # examples/board, also where the program was installed from a wheel
 ENTRY = "entry.json"
@@ -155,6 +155,20 @@ class Maker:
         )  # fmt: skip
         results, flaw = results_of(load_one(problem.path, keys), range(self._plan.seeds), folder, self._jobs)
         return replace(entry, results=results, flaw=flaw)
+
+
+def toml_of(problem: Problem, keys: Mapping[str, Any]) -> str:
+    """Returns the whole configuration as one file, without what has no effect in it, such as a graph where clients talk
+    to a server."""
+    tree, config = tables_of(problem.path, keys), load_one(problem.path, keys)
+    for key in flat(tree):
+        if is_idle(key, config):
+            *sections, last = key.split(".")
+            table = tree
+            for section in sections:
+                table = table[section]
+            del table[last]
+    return tomli_w.dumps({key: value for key, value in tree.items() if value != {}})
 
 
 def require_possible(config: RunConfig, folder: Path) -> None:
