@@ -169,7 +169,7 @@ ENDLESS = gzip.compress(b"\x00" * (4 << 20), mtime=0)
 
 @pytest.mark.parametrize("content", [b"", IDX[:5], IDX[:20], IDX[:-1] + b"\x01", ENDLESS])
 def test_a_gzip_file_that_is_damaged_or_unpacks_without_end_is_refused(tmp_path, monkeypatch, content):
-    monkeypatch.setattr("sheafgossip.launcher.data.sets._LARGEST", 1 << 20)
+    monkeypatch.setattr("sheafgossip.launcher.data.images._LARGEST", 1 << 20)
     (tmp_path / "x.gz").write_bytes(content)
     with pytest.raises(DataError, match=r"x\.gz (can't be read|is not an IDX file|holds more than .* is read)"):
         read_idx(tmp_path / "x.gz", 1)
