@@ -55,7 +55,7 @@ def test_declared_and_planned_is_what_a_run_computes(tmp_path, method):
     model = () if name == "fedbn" else MLP
     settings = SETTINGS.get(method, MORE.get(method, ()))
     (config,) = load(tmp_path / "config.toml", (f"algorithm.name={name}", *model, *settings))
-    with Means("threads").open([config]) as engine:
+    with Means("threads").open(config) as engine:
         prepared = preparation(engine)(config, tmp_path / "run")
         probes = tuple(replace(each, probes=True) for each in prepared.assignments)  # they record each round's work
         assert Run(replace(prepared, assignments=probes), engine, lambda *_: None)().status == "finish"
