@@ -41,8 +41,10 @@ def board(
     made, whole = make_board(plan, jobs, out, quiet=quiet)
     if made.entries:
         _show(made)
-        show(f"{relative(out.resolve() / PAGE)}: {len(made.entries)} entries, of which each can be made again:")
-        show(f"sheafgossip board --check {made.entries[0].name}{'' if out == Path('runs/board') else f' --out {out}'}")
+        show(f"{relative(out.resolve() / PAGE)}: {len(made.entries)} entries")
+        if there := next((each for each in made.entries if each.results), None):
+            where = "" if out == Path("runs/board") else f" --out {out}"
+            show(f"each can be made again: sheafgossip board --check {there.name}{where}")
     if not whole:
         say("interrupted: the same command goes on where it was", err=True)
     return _DONE if whole else _INTERRUPTED

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import tomli_w
 
-from ...metrics.config_file import read_text
 from ...metrics.figures import AVERAGED, averaged_of
 from ...metrics.store import RunFolderError
 from ...metrics.summary import RunSummary, summarize
@@ -22,7 +21,7 @@ from ..config.files import tables_of, with_paths_from
 from ..config.sections import ConfigError, RunConfig, validate
 from ..run.earlier import PlannedRun, clear, has_diverged
 from ..run.folder import relative
-from ..studies.folders import new_folder, raised_as, require_empty
+from ..studies.folders import new_folder, rows_kept
 from ..studies.shrink import Candidate, Search, Verdict
 from ..studies.simpler import tidy
 from ..studies.sweep import Ended, Jobs, alone_in, prepare
@@ -239,14 +238,7 @@ def _row(candidate: Candidate, verdict: Verdict) -> list[str]:
 
 def _known(root: Path, start: Candidate) -> dict[str, Verdict]:
     """Returns what steps.csv tells by a candidate's key; a line that was being written goes. Raises ConfigError."""
-    path = root / _STEPS
-    with raised_as(f"--out {root}: {_STEPS} cannot be read"):
-        if not path.exists():
-            require_empty(root)
-        text = read_text(path) if path.exists() else ""
-        text = text[: text.rfind("\n") + 1] or f"{','.join(_COLUMNS)}\n"
-        path.write_text(text, encoding="utf-8", newline="")
-    columns, *rows = csv.reader(text.splitlines())
+    columns, *rows = rows_kept(root, _STEPS, _COLUMNS)
     if columns != [*_COLUMNS] or (rows and [rows[0][0], rows[0][-1]] != [start.key, start.tried]):
         raise ConfigError(f"--out {root}: holds the steps of another search; choose another name")
     told = {"yes": True, "no": False}

@@ -1,5 +1,6 @@
 """Which folders runs get: new ones, or those where the same command began before."""
 
+import csv
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -8,6 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from ...metrics import lock
+from ...metrics.config_file import read_text
 from ...topology.errors import UserError
 from ..config.sections import ConfigError, RunConfig
 from ..run.earlier import PlannedRun
@@ -77,3 +79,17 @@ def raised_as(text: str, kind: type[UserError] = ConfigError) -> Iterator[None]:
     except (OSError, sqlite3.Error) as error:
         said = error.strerror if isinstance(error, OSError) else None
         raise kind(f"{text}: {said or error}") from error
+
+
+def rows_kept(root: Path, name: str, columns: Sequence[str]) -> list[list[str]]:
+    """Returns the lines of a table, its head first, that a study adds to as it goes on; it is begun where it is
+    missing, and a line that was being written goes. Raises ConfigError."""
+    path = root / name
+    with raised_as(f"--out {root}: {name} cannot be read"):
+        if not path.exists():
+            require_empty(root)
+        text = read_text(path) if path.exists() else ""
+        text = text[: text.rfind("\n") + 1] or f"{','.join(columns)}\n"
+        root.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+    return list(csv.reader(text.splitlines()))

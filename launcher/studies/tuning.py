@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from ...metrics.config_file import parse as parse_toml, read_text
+from ...metrics.config_file import parse as parse_toml
 from ...metrics.store import RunFolderError
 from ...metrics.summary import summarize
 from ...metrics.text import size
@@ -21,7 +21,7 @@ from ..config.sections import ConfigError, RunConfig, keys_of, refuse, validate
 from ..prepare.assignments import Site
 from ..prepare.preparation import work_out
 from ..run.earlier import PlannedRun, clear, has_diverged
-from .folders import raised_as, require_empty
+from .folders import raised_as, rows_kept
 from .forecast import payload_of
 from .search import Budget, Note, Result, Search, State, Trial, load_optuna
 from .space import Distribution, Space, parse_space
@@ -274,15 +274,7 @@ def _known(root: Path, method: str, digest: str) -> dict[int, Trial]:
 
 
 def _rows(root: Path) -> list[dict[str, str]]:
-    path = root / TRIALS
-    with raised_as(f"--out {root}: {TRIALS} cannot be read"):
-        if not path.exists():
-            require_empty(root)
-        text = read_text(path) if path.exists() else ""
-        text = text[: text.rfind("\n") + 1] or f"{','.join(_COLUMNS)}\n"
-        root.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="")
-    columns, *rows = csv.reader(text.splitlines())
+    columns, *rows = rows_kept(root, TRIALS, _COLUMNS)
     if columns != [*_COLUMNS] or any(len(row) != len(_COLUMNS) for row in rows):
         raise ConfigError(f"--out {root}: {TRIALS} is none of a search; choose another name")
     return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
