@@ -29,6 +29,7 @@ from ..data.pool import DataError
 from ..data.sets import load as load_data
 from ..run.earlier import PlannedRun, has_diverged, is_finished
 from .folders import slug
+from .states import draw_states
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,6 +74,7 @@ class ReproductionSection(Section):
     target: float | None = None  # mean test metric, for the columns that tell what it took to reach it
     minutes: float | None = None  # of one seed on two cores, where that was measured
     picture: Literal["none", "rounds", "rounds and bits", "maps"] = "none"
+    states: tuple[str, ...] = ()  # what the runs kept that is drawn as well: states.draw_states
     differs: tuple[str, ...] = ()  # what is not as in the paper
     notes: tuple[str, ...] = ()  # how to read the figures
 
@@ -304,8 +306,11 @@ def remarks(part: Part, results: list[Result], changed: list[str]) -> str:
 def draw(part: Part, results: list[Result], out: Path) -> list[Path]:
     """Returns the files written: .csv, .svg and .png. None where no run has finished."""
     there = [result for result in results if result.folders]
+    runs, files = [(result.name, result.folders[0]) for result in there], list[Path]()
+    for what in part.about.states:  # of one seed
+        files += draw_states(what, runs, part.about.title, part.stem, out)
     if part.about.picture == "none" or not there:
-        return []
+        return files
     import matplotlib
 
     shown = _map_norms(there[0]) if part.about.picture == "maps" else _curves(there)
@@ -316,7 +321,7 @@ def draw(part: Part, results: list[Result], out: Path) -> list[Path]:
         figure.suptitle(part.about.title, color=INK, fontsize=11)
         figure.savefig(svg, facecolor="white", metadata={"Date": None})
         figure.savefig(png, facecolor="white", dpi=160)
-    return [table, svg, png]
+    return [table, svg, png, *files]
 
 
 def _panels(shown: DataFrame, part: Part) -> Figure:
