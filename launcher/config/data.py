@@ -37,6 +37,9 @@ class ClustersTable(Section):
     classes: Count = 2
     """Classes of a cluster, drawn at random; the last has fewer where they do not suffice for all."""
     overlap: Annotated[Index, "How many of these the next cluster has, too (the first is next to the last)."] = 0
+    related: bool = False
+    """A cluster has classes that are alike, the five of one superclass of cifar100 for one, else of consecutive
+    numbers; false draws them."""
     exponent: NotNegative = 0.0
     """0: the samples of a cluster are split evenly over its clients; above: its m-th client has about smallest +
     exp(b m**exponent) of them, with a b that deals out all."""
@@ -136,15 +139,20 @@ class DataSection(Section):
     """overlapping: how many samples a client holds; no sample twice."""
     min_samples: Annotated[Index, Needs("partition", "auto", "natural")] = 0
     """natural: owners with fewer samples are left out."""
+    clients_per_owner: Annotated[Count, Needs("partition", "auto", "natural")] = 1
+    """natural: the samples of each owner are split evenly, at random, among so many clients."""
     rotations: tuple[Literal[0, 90, 180, 270], ...] = (0,)
     """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle."""
     mask: Index = 0
     """After the turn, a square of so many pixels a side is set to 0 in all images of a client, at a place drawn for
     each client; 0 masks nothing."""
-    tasks: tuple[Literal["classes", "parity", "halves"], ...] = ("classes",)
+    tasks: tuple[Literal["classes", "parity", "halves", "pairs", "one"], ...] = ("classes",)
     """Classification: what clients are to tell of a sample, dealt to them in turn. classes: its class, as the data set
-    has it; parity: whether the class's number is odd; halves: whether it is in the upper half. For a digit that is the
-    digit, whether it is odd, and whether it is at least five."""
+    has it; parity: whether the class's number is odd; halves: whether it is in the upper half; pairs: the number's
+    half, rounded down; one: whether it is ``one_class``. For a digit that is the digit, whether it is odd, whether it
+    is at least five, and which of 0 or 1, 2 or 3, .. it is."""
+    one_class: Index = 0
+    """The class that the task one tells from all others."""
     drift: DriftTable | None = None
     """Groups of clients whose images are turned otherwise from some round on."""
     test_fraction: Annotated[float, Gt(0), Lt(1), "Share of each client's samples that is kept for testing."] = 0.25

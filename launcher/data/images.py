@@ -149,6 +149,10 @@ def load_cifar100(section: DataSection) -> Pool:
         parts.append(part)
     rows = np.concatenate(parts)
     pool = images_of(rows["pixels"], *((rows["coarse"], 20) if section.superclasses else (rows["fine"], 100)))
+    families = np.zeros(100, dtype=np.int64)
+    families[rows["fine"]] = rows["coarse"]
+    if not section.superclasses:
+        pool = replace(pool, families=families)
     return replace(pool, x=np.ascontiguousarray(pool.x), tests=np.arange(len(rows)) >= len(parts[0]))
 
 

@@ -29,6 +29,7 @@ class Pool:
     client: np.ndarray | None = None  # owner 0, 1, ... of each sample, int64 (n,), where the data set says who that is
     owners: tuple[str, ...] | None = None  # the names of owners 0, 1, ..., where they have any
     groups: np.ndarray | None = None  # of each owner, int64 (owners,), where it is known whose data are similar
+    families: np.ndarray | None = None  # of each class, the number of those that it is like, int64 (outputs,)
     in_time_order: bool = False  # whether samples are: then the latest of a client's are its test samples
     tests: np.ndarray | None = None  # bool (n,): those that the data set has for testing, where it says so
     told: tuple[str, ...] = ()  # what there is to tell of how the samples were read
@@ -111,8 +112,9 @@ def classes(section: DataSection, pool: Pool, clients: int, rng: np.random.Gener
 
 
 def clusters(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
-    """Cluster c has the classes from place c (classes - overlap) on, in a random order. Those who share a class have
-    equal shares of its samples. A cluster's samples are dealt to its clients, evenly or in sizes by a power law."""
+    """Cluster c has the classes from place c (classes - overlap) on, in a random order or that of relation. Those who
+    share a class have equal shares of its samples. A cluster's samples are dealt to its clients, evenly or in sizes by
+    a power law."""
     wanted, rows_of_class = section.clusters, _rows_by_class(section, pool, rng)
     count, stride, there = wanted.count, wanted.classes - wanted.overlap, len(rows_of_class)
     if count > clients:
@@ -125,6 +127,9 @@ def clusters(section: DataSection, pool: Pool, clients: int, rng: np.random.Gene
         needed = f"need more than the {there} classes that the samples have; lower count or classes"
         raise DataError(f"data.clusters: {asked}, {needed}")
     order = rng.permutation(there).tolist()
+    if wanted.related:
+        numbers = [int(pool.y[rows[0]]) for rows in rows_of_class]
+        order = sorted(range(there), key=lambda c: (0 if pool.families is None else pool.families[numbers[c]], c))
     places = (range(c * stride, c * stride + wanted.classes) for c in range(count))
     last = there if wanted.overlap == 0 else math.inf
     classes_of = [{order[place % there] for place in own if place < last} for own in places]
@@ -189,6 +194,8 @@ def natural(section: DataSection, pool: Pool, clients: int, rng: np.random.Gener
     if pool.client is None:
         raise DataError(f'data.partition = "natural" needs clients, and data.dataset = "{section.dataset}" has none')
     owners, left_out = owners_of(pool, section.min_samples)
+    if section.clients_per_owner > 1:
+        owners = [part for rows in owners for part in np.array_split(rng.permutation(rows), section.clients_per_owner)]
     there = len(owners)
     if clients > there:
         without = f" without {len(left_out)} below data.min_samples" if left_out else ""

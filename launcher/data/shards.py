@@ -65,7 +65,7 @@ def count_clients(section: DataSection, seed: int) -> int:
     """Counts the clients that the data set names, as owners of its samples. Raises DataError."""
     pool = load(section, seed)
     if chosen(section, pool) == "natural":
-        return len(owners_of(pool, section.min_samples)[0])
+        return section.clients_per_owner * len(owners_of(pool, section.min_samples)[0])
     why = "names none" if pool.client is None else f'is split by data.partition = "{section.partition}"'
     owners = f'clients = "all" stands for the owners of the samples, but data.dataset = "{section.dataset}"'
     raise DataError(f"{owners} {why}; write a number")
@@ -130,12 +130,12 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
                 seen = _standardize(*seen)
             return seen if features is None else [x.reshape(len(x), -1)[:, features] for x in seen]
 
-        y_train, y_test = (_targets(task, pool.y[rows], pool.outputs) for rows in parts)
+        y_train, y_test = (_targets(task, pool.y[rows], pool.outputs, section.one_class) for rows in parts)
         if section.standardize_targets:
             y_train, y_test = _standardize(y_train, y_test)
         x_train, x_test = inputs(section.rotations[block])
         drifted = None if section.drift is None else inputs(section.drift.rotations[block])
-        outputs = pool.outputs if task == "classes" else 2
+        outputs = {"classes": pool.outputs, "pairs": (pool.outputs + 1) // 2}.get(task, 2)
         classes = tuple(np.unique(y_train).tolist()) if pool.task == "classification" else ()
         owner = pool.owner(owned[client]) if natural and pool.owners is not None else ""
         about = ClientSummary(len(x_train), len(x_test), outputs, group, features, classes, owner)
@@ -157,8 +157,12 @@ def given_features(path: Path, clients: int, features: int) -> list[tuple[int, .
     return [tuple(sorted(held)) for held in found]
 
 
-def _targets(task: str, y: np.ndarray, classes: int) -> np.ndarray:
+def _targets(task: str, y: np.ndarray, classes: int, one: int) -> np.ndarray:
     match task:
+        case "pairs":
+            return y // 2
+        case "one":
+            return (y == one).astype(y.dtype)
         case "parity":
             return y % 2
         case "halves":
@@ -186,6 +190,9 @@ def _check(section: DataSection, pool: Pool, clients: int) -> None:
         raise DataError.of("data.mask", section.mask, f"images are {size[0]}x{size[1]}", f"0 to {min(size)}")
     if section.tasks != ("classes",) and pool.task != "classification":
         raise DataError.of("data.tasks", section.tasks, "the samples have no classes", ["classes"])
+    if section.one_class and ("one" not in section.tasks or section.one_class >= pool.outputs):
+        there = f'0 to {pool.outputs - 1}, with "one" among data.tasks'
+        raise DataError.of("data.one_class", section.one_class, f"the samples have {pool.outputs} classes", there)
     if section.standardize_targets and pool.task != "regression":
         raise DataError.of("data.standardize_targets", True, "the targets are classes", "false")
 

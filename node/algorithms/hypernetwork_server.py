@@ -108,7 +108,8 @@ class GraphHypernetwork(Hypernetwork):
         self._rounds += 1
         if self.X is None and self._rounds == self.algorithm.embedding_rounds:
             blocks = {name: block.detach().numpy() for name, block in self.psi.items()}
-            self._begin_stage_3(blocks.pop("X"), blocks)
+            X = blocks.pop("X")
+            self._begin_stage_3(X, blocks if self.algorithm.adopt else self.hypernetwork())
 
     def _begin_stage_3(self, X: np.ndarray, hypernetwork: Mapping[str, np.ndarray]) -> None:
         given = self.algorithm.graph == "topology"

@@ -76,6 +76,8 @@ class GHN(PFedHN):
     relative to the folder of the configuration. Stage 3 then begins with the first round; "" learns X in stage 1."""
     embedding_rounds: Annotated[Count, Needs("embeddings", "")] = 50
     """Rounds of stage 1: pFedHN, whose embeddings give the relation graph."""
+    adopt: Annotated[bool, Needs("embeddings", "")] = True
+    """Stage 3 goes on with stage 1's hypernetwork; false starts it anew."""
     graph: Literal["knn", "cosine", "topology"] = "knn"
     """Relation graph: each client and its k most similar ones, all pairs at least as similar as tau, or [topology].
     Similar is the cosine of two embeddings."""

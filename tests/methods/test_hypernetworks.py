@@ -134,7 +134,11 @@ class Hypernetwork(Loop):
         found = {tuple(edge) for edge in state["relations"].tolist()}
         assert found == set(zip(*np.nonzero(np.triu(self.A)), strict=True))
         psi = read_psi(state["psi"], diffusion_of(self.name, self.layers))
-        for name, block in self.psi.items():  # the hypernetwork goes on; only the diffusion is drawn anew
+        before = self.psi  # the hypernetwork goes on; only the diffusion is drawn anew
+        if not self.settings.get("adopt", True):
+            before = read_psi(self.folder.states(0)[SERVER]["psi"], {"X": (CLIENTS, F)})
+            del before["X"]
+        for name, block in before.items():
             torch.testing.assert_close(psi[name], block, rtol=1e-9, atol=1e-12)
         self.learn_anew(psi)
 
@@ -149,9 +153,9 @@ class Hypernetwork(Loop):
         {"name": "ghn", "graph": "knn", "k": 2, "layers": 3},
         {"name": "shn", "graph": "knn", "k": 2, "orthogonal": "householder"},
         {"name": "shn", "graph": "cosine", "tau": 0.3, "orthogonal": "cayley"},
-        {"name": "shn", "graph": "topology", "orthogonal": "householder"},
+        {"name": "shn", "graph": "topology", "orthogonal": "householder", "adopt": False},
     ],
-    ids=["pfedhn", "ghn", "shn: nearest, reflections", "shn: cosine, rotations", "shn: given graph"],
+    ids=["pfedhn", "ghn", "shn: nearest, reflections", "shn: cosine, rotations", "shn: given graph, from scratch"],
 )
 def test_it_is_what_its_paper_says(run, settings):
     settings = settings | {"fraction": 0.5, "eta": ETA, "weight_decay": DECAY, "embedding": F, "hidden": HIDDEN}

@@ -212,6 +212,7 @@ def test_cifar100_has_100_classes_or_20_superclasses_and_the_published_split(tmp
     assert [pool.x[1, c, i, j] for c, i, j in np.ndindex(3, 32, 32)] == pixels[1].tolist()
     assert (pool.x.shape, pool.outputs, pool.y.tolist(), pool.scale) == ((3, 3, 32, 32), 100, [0, 99, 51], 255.0)
     assert pool.tests.tolist() == [False, False, True]
+    assert pool.families[[0, 99, 51]].tolist() == [4, 19, 0]
     pool = read("cifar100", tmp_path / "data", superclasses=True)
     assert (pool.outputs, pool.y.tolist()) == (20, [4, 19, 0])
 

@@ -154,6 +154,23 @@ def test_each_cluster_shares_half_of_one_class_with_the_next_or_the_last_has_the
     assert [len(classes) for classes in classes_held(everyone, rows)] == [5] * 9 + [2]
 
 
+def test_related_clusters_have_the_classes_of_a_family_and_without_families_consecutive_ones():
+    everyone = numbered(600, classes=6)
+    families = replace(everyone, families=np.array([1, 0, 1, 0, 2, 2]))
+    for pool, expected in ((families, [{1, 3}, {0, 2}, {4, 5}]), (everyone, [{0, 1}, {2, 3}, {4, 5}])):
+        owned = [np.concatenate(each) for each in clusters(pool, 6, count=3, classes=2, related=True)]
+        assert classes_held(everyone, owned) == expected
+        assert sizes(owned).tolist() == [200] * 3
+
+
+def test_an_owners_samples_can_be_split_among_several_clients():
+    owner = np.repeat(np.arange(3), [40, 60, 81])
+    owned = spread("natural", numbered(181, client=owner), 6, clients_per_owner=2)
+    assert are_all(owned, 181)
+    assert [set(owner[rows].tolist()) for rows in owned] == [{0}, {0}, {1}, {1}, {2}, {2}]
+    assert sizes(owned).tolist() == [20, 20, 30, 30, 41, 40]
+
+
 @given(exponent=st.sampled_from([0.2, 0.5, 1.0]), seed=SEEDS)
 def test_clusters_with_an_exponent_have_sizes_by_a_power_law(exponent, seed):
     found = clusters(numbered(3000, classes=4), 20, seed, count=2, classes=2, exponent=exponent, smallest=20)
@@ -285,6 +302,10 @@ def test_tasks_are_dealt_in_turn_and_answer_the_same_samples_differently():
         assert shard.y_train.dtype == np.int64
     twice = shards_of(samples, 6, tasks=("parity", "parity", "classes"))
     assert [(shard.about.outputs, shard.about.group) for shard in twice] == [(2, 0), (2, 0), (10, 1)] * 2
+    pair, one = shards_of(numbered(200, classes=9), 2, tasks=("pairs", "one"), one_class=8)
+    assert (pair.about.outputs, one.about.outputs) == (5, 2)
+    assert np.array_equal(pair.y_train, pair.x_train[:, 0].astype(int) % 9 // 2)
+    assert np.array_equal(one.y_train, one.x_train[:, 0].astype(int) % 9 == 8)
     turned = shards_of(images, 8, rotations=(0, 90), tasks=("classes", "parity"))  # groups of both
     assert [shard.about.group for shard in turned] == [0, 1, 0, 1, 2, 3, 2, 3]
     options = {"partition": "classes", "classes_per_client": 3}
