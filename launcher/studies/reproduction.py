@@ -8,20 +8,17 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from statistics import mean
 from textwrap import fill
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from ...metrics import open_run
 from ...metrics.comparison import Group, summarize_all
 from ...metrics.figures import AVERAGED, target_text
 from ...metrics.text import UNKNOWN, short
-from ...topology.picture import COLOURS, INK, LOOK, MARKERS, legend_below, new_figure
 from ...topology.section import Section
 from ..config.files import load, read
 from ..config.sections import ConfigError, RunConfig, as_section
@@ -29,12 +26,10 @@ from ..data.pool import DataError
 from ..data.sets import load as load_data
 from ..run.earlier import PlannedRun, has_diverged, is_finished
 from .folders import slug
+from .part_figures import ALONE, curves, map_norms, maps, panels, save
 from .states import draw_states
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
     from rich.table import Table
 
 PAPER = Path(str(files("sheafgossip.paper")))  # examples/paper, also where the program was installed from a wheel
@@ -196,40 +191,6 @@ def results(part: Part, runs: Sequence[PlannedRun]) -> list[Result]:
 
 # -- what is shown of them --------------------------------------------------------------------------------------------
 
-_ALONE = "Local"
-_DASHES = ("-", "--", "-.", ":", (0, (5, 1)))
-_PIXELS = {
-    "norm": r"$\|P_{ij}\|_F$ after the last round",
-    "change": r"change of $\|P_{ij}\|_F$ since the first round, %",
-}
-
-
-def _curves(results: list[Result]) -> DataFrame:
-    """Returns run, round, metric, standard_error (over seeds; missing for one), mbit sent by all up to the round."""
-    import pandas
-
-    frames = []
-    for result in results:
-        for folder in result.folders:
-            rounds = open_run(folder).round_cumulative.dropna(subset="mean_test_metric")
-            frames.append(rounds.assign(run=result.name, mbit=rounds.payload_bytes * 8e-6))
-    found = pandas.concat(frames).groupby(["run", "round"], sort=False)
-    return found.agg(
-        metric=("mean_test_metric", "mean"), standard_error=("mean_test_metric", "sem"), mbit=("mbit", "mean")
-    ).reset_index()
-
-
-def _map_norms(result: Result) -> DataFrame:
-    """Returns client, neighbour, parameters of both, ||P_ij||_F after the first round and the last, of one seed."""
-    reader = open_run(result.folders[0])
-    edges, sizes = reader.edges, reader.nodes.set_index("node").parameters
-    first, last = (
-        edges[edges["round"] == at].set_index(["node", "neighbour"]).map_norm for at in (1, edges["round"].max())
-    )
-    norms = last.rename("norm").to_frame().assign(norm_after_round_1=first).reset_index()
-    norms = norms.rename(columns={"node": "client"})
-    return norms.assign(parameters=norms.client.map(sizes), neighbour_parameters=norms.neighbour.map(sizes))
-
 
 def render(part: Part, results: list[Result]) -> Table:
     """Makes a line a run; where runs stand side by side (``across``), a line for each beginning of a name."""
@@ -278,11 +239,11 @@ def _ours(results: list[Result], result: Result, group: Group, column: str) -> s
     if column == "busiest":
         return short(mean(open_run(folder).client_total.payload_bytes_sent.max() for folder in result.folders) / 1e3)
     if column == "rounds_past_local":
-        found = _curves(results)
-        alone, own = found[found.run == _ALONE].metric, found[found.run == result.name]
-        above = own[own.metric > alone.iloc[-1]] if len(alone) and result.name != _ALONE else alone[:0]
+        found = curves(results)
+        alone, own = found[found.run == ALONE].metric, found[found.run == result.name]
+        above = own[own.metric > alone.iloc[-1]] if len(alone) and result.name != ALONE else alone[:0]
         return str(above["round"].iloc[0]) if len(above) else UNKNOWN  # the first round after which it is better
-    norms = _map_norms(result)
+    norms = map_norms(result)
     change = 100 * (norms.norm / norms.norm_after_round_1 - 1).abs().max()
     return short({"norm_least": norms.norm.min(), "norm_median": norms.norm.median(), "norm_most": norms.norm.max(),
                    "norm_change": change}[column])  # fmt: skip
@@ -311,69 +272,6 @@ def draw(part: Part, results: list[Result], out: Path) -> list[Path]:
         files += draw_states(what, runs, part.about.title, part.stem, out)
     if part.about.picture == "none" or not there:
         return files
-    import matplotlib
-
-    shown = _map_norms(there[0]) if part.about.picture == "maps" else _curves(there)
-    table, svg, png = (out / f"{part.stem}.{ending}" for ending in ("csv", "svg", "png"))
-    shown.to_csv(table, index=False, float_format="%.6g")
-    with matplotlib.rc_context(LOOK):
-        figure = _maps(shown) if part.about.picture == "maps" else _panels(shown, part)
-        figure.suptitle(part.about.title, color=INK, fontsize=11)
-        figure.savefig(svg, facecolor="white", metadata={"Date": None})
-        figure.savefig(png, facecolor="white", dpi=160)
-    return [table, svg, png, *files]
-
-
-def _panels(shown: DataFrame, part: Part) -> Figure:
-    from matplotlib.ticker import LogLocator
-
-    with_bits = part.about.picture == "rounds and bits"
-    figure, panels = new_figure(10 if with_bits else 7, 4.4, 2 if with_bits else 1, sharey=True)
-    error = "mse" in part.about.columns
-    panels[0].set_ylabel("test MSE, mean over clients" if error else "test accuracy %, mean over clients")
-    axis_names = {"round": "rounds", "mbit": "Mbit sent by all clients"}
-    for axes, (x, name) in zip(panels, axis_names.items(), strict=False):
-        _lines(axes, shown, x, unit=1 if error else 100, flat=x == "mbit" or not with_bits)
-        axes.set_xlabel(name)
-        axes.grid()
-    if with_bits:
-        panels[1].set_xscale("log")
-        panels[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        panels[1].xaxis.set_major_formatter("{x:g}")
-    legend_below(figure, panels[0])
-    return figure
-
-
-def _lines(axes: Axes, shown: DataFrame, x: str, *, unit: float, flat: bool) -> None:
-    """With ``flat``, learning alone is a level line at what it ends with."""
-    for number, (name, run) in enumerate(shown.groupby("run", sort=False)):
-        colour, metric = COLOURS[number % len(COLOURS)], unit * run.metric
-        look = {"color": colour, "ls": _DASHES[number % len(_DASHES)], "lw": 1.8, "label": name}
-        if name == _ALONE and flat:
-            axes.axhline(metric.iloc[-1], **look)
-            continue
-        sent = run[x] > 0 if x == "mbit" else run[x] >= 0
-        place, every = run[x][sent], (number, max(1, sent.sum() // 8))
-        axes.plot(place, metric[sent], marker=MARKERS[number], ms=4.5, markevery=every, **look)
-        if run.standard_error.notna().any():
-            band = unit * run.standard_error[sent]
-            axes.fill_between(place, metric[sent] - band, metric[sent] + band, color=colour, alpha=0.2, lw=0)
-
-
-def _maps(norms: DataFrame) -> Figure:
-    """Pixel (i, j) is of P_ij: its norm, and how much of it was learned. Pairs without an edge are white."""
-    sizes = norms.groupby("client").parameters.first().sort_values(kind="stable")
-    norms = norms.assign(change=100 * (norms.norm / norms.norm_after_round_1 - 1))
-    figure, panels = new_figure(11, 5, 2)
-    every = 1 + (len(sizes) - 1) // 20
-    for axes, (what, label) in zip(panels, _PIXELS.items(), strict=True):
-        pixels = norms.pivot(index="client", columns="neighbour", values=what)
-        image = axes.imshow(pixels.reindex(index=sizes.index, columns=sizes.index), cmap="viridis")
-        figure.colorbar(image, ax=axes, shrink=0.85, label=label).outline.set_visible(False)
-        for place in np.flatnonzero(np.diff(sizes)) + 0.5:
-            axes.axhline(place, color=INK, lw=0.6)
-            axes.axvline(place, color=INK, lw=0.6)
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_ticks(range(0, len(sizes), every), [str(client) for client in sizes.index[::every]])
-        axes.set(xlabel="client j, small models first", ylabel="client i, small models first")
-    return figure
+    shown = map_norms(there[0]) if part.about.picture == "maps" else curves(there)
+    drawn = partial(maps, shown) if part.about.picture == "maps" else partial(panels, shown, part)
+    return [*save(shown, drawn, part.about.title, out / part.stem), *files]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from ...metrics import open_run
 from ...metrics.store import RunFolderError
 from ...topology.picture import COLOURS, LOOK, MARKERS, legend_below, literal, new_figure
 from .folders import slug
+from .part_figures import save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,21 +28,12 @@ def draw_states(what: str, runs: Sequence[tuple[str, Path]], title: str, stem: s
     run's report; "models": those of the clients; or an array that the server kept, a row or several a client. A name
     behind " by ", as in "models by community", is an array of the server's that tells the colours, in place of groups
     of clients with other data. Returns the files, none where no run kept it."""
-    import matplotlib
-
-    with matplotlib.rc_context(LOOK):
-        if what == "relations":
-            return [path for name, folder in runs for path in _draw_relations(f"{stem}-{slug(name)}", folder, out)]
-        shown = _points(what, runs)
-        if shown is None:
-            return []
-        table, svg, png = (out / f"{stem}-{slug(what)}.{ending}" for ending in ("csv", "svg", "png"))
-        shown.to_csv(table, index=False, float_format="%.6g")
-        figure = _scatter(shown, what)
-        figure.suptitle(literal(f"{title}: {what}"), fontsize=11)
-        figure.savefig(svg, facecolor="white", metadata={"Date": None})
-        figure.savefig(png, facecolor="white", dpi=160)
-    return [table, svg, png]
+    if what == "relations":
+        return [path for name, folder in runs for path in _draw_relations(f"{stem}-{slug(name)}", folder, out)]
+    shown = _points(what, runs)
+    if shown is None:
+        return []
+    return save(shown, partial(_scatter, shown, what), f"{title}: {what}", out / f"{stem}-{slug(what)}")
 
 
 def plane(points: np.ndarray) -> np.ndarray:
@@ -53,13 +46,15 @@ def plane(points: np.ndarray) -> np.ndarray:
     return tsne.fit_transform(points.astype(np.float32))
 
 
-def _draw_relations(stem: str, folder: Path, out: Path) -> Iterator[Path]:
+def _draw_relations(stem: str, folder: Path, out: Path) -> list[Path]:
+    import matplotlib
+
     from ...metrics.report.drawn import methods_of
     from ...metrics.report.relations import relations
 
-    for drawn in relations(methods_of([folder])[0]):
-        for path in drawn.save(out):
-            yield path.replace(path.with_name(path.name.replace(drawn.name, f"{stem}-{drawn.name}")))
+    with matplotlib.rc_context(LOOK):
+        files = [path for drawn in relations(methods_of([folder])[0]) for path in drawn.save(out)]
+    return [path.replace(path.with_name(f"{stem}-{path.name}")) for path in files]
 
 
 def _points(what: str, runs: Sequence[tuple[str, Path]]) -> DataFrame | None:
