@@ -118,7 +118,7 @@ def twin(
 
 @command(studies, "runs")
 def reproduce(
-    what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, figure2, fedsak1, all, ...")] = None,
+    what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, figure2, all, all-papers, ...")] = None,
     small: Annotated[bool, typer.Option("--small", help="A small size on data that needs no files.")] = False,
     data_root: Annotated[Path | None, typer.Option(help="Folder with the files of the data sets.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many; by default 1, with `all` 3.")] = None,

@@ -2,10 +2,12 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -19,6 +21,7 @@ from ...metrics.text import duration, say, show, width
 from ...metrics.watch.screen import Place
 from ...metrics.watch.snapshot import Snapshot
 from ...node.algorithms.base import work_of
+from ...topology.errors import UserError
 from ...topology.picture import check_format
 from ..config.files import load
 from ..config.sections import SCENARIO_TABLES, ConfigError, RunConfig
@@ -28,11 +31,12 @@ from ..prepare.preparation import once_for_alike, work_out
 from ..prepare.prepared import Prepared, need_of
 from ..processes.engine import open_engine
 from ..run.display import Banner, Display
-from ..run.earlier import begin_anew, is_finished, load_code, missing_of
+from ..run.earlier import PlannedRun, begin_anew, is_finished, load_code, missing_of
 from ..run.folder import relative
 from ..run.run import Outcome
 from ..studies import reproduction, reproduction_list
 from ..studies.folders import begun_folder, names_of, new_folder, planned_in
+from ..studies.reproduction import Part
 from ..studies.runner import Finished, Means, Observer, resume as take_up, run_each
 from ..studies.sweep import Ended, Jobs, Plan as Sweep, alone_in, parse_grids, plan as plan_sweep, prepare
 from .results import show_comparison
@@ -284,31 +288,64 @@ def reproduce(
     what: str | None, listed: bool, seeds: Number, rounds: Number, out: Path, overrides: Words, quiet: bool, **size: Any
 ) -> int:
     if what is None or listed:
-        titles = (f"{name:<9}{title}" for name in reproduction.names() for title in reproduction.titles(name))
+        titles = [f"{name:<11}{title}" for name in reproduction.names() for title in reproduction.titles(name)]
+        titles.append(f"{reproduction.ALL_PAPERS:<11}all of these but `all`, in turn")
         say("\n".join(reproduction_list.lines(what, out.resolve()) if listed else titles))
         return _FINISHED
     changed = [*(overrides or ()), *([f"rounds={rounds}"] if rounds else [])]
     parts, left_out = reproduction.with_data(what, reproduction.parts_of(what, overrides=changed, **size))
-    runs = {part.stem: reproduction.planned(part, seeds, out.resolve()) for part in parts}
-    missing = begin_anew(missing_of([run for each in runs.values() for run in each], accept_diverged=True))
-    with Display(quiet=quiet) as display:
-        ended = run_each(missing, _OneByOne(display))
-    code = tell((each.prepared.folder, each.outcome, each.prepared.config.label) for each in ended)
+    planned = {part.stem: reproduction.planned(part, seeds, out.resolve()) for part in parts}
+    missing_of([run for runs in planned.values() for run in runs], accept_diverged=True)  # refuses before any starts
+    make = partial(_reproduced, planned=planned, out=out.resolve(), changed=changed, quiet=quiet)
+    code, told = _in_turn(parts, make) if what == reproduction.ALL_PAPERS else (make(parts)[0], [])
     if code == _INTERRUPTED:
         say("the same command goes on with the runs that are left", err=True)
         return code
-    for part in parts:
-        results = reproduction.results(part, runs[part.stem])
-        say(part.about.title)
-        show(reproduction.render(part, results))
-        say(reproduction.remarks(part, results, changed))
-        for path in reproduction.draw(part, results, out.resolve()):
-            say(f"written: {relative(path)}")
-        say("")
-    for line in left_out:
+    for line in [*told, *left_out]:
         say(line)
     show(f"run folders in: {relative(out.resolve())}")
     return code
+
+
+def _reproduced(
+    parts: Sequence[Part], planned: Mapping[str, Sequence[PlannedRun]], out: Path, changed: list[str], quiet: bool
+) -> tuple[int, Counter[str]]:
+    """Makes the runs that are missing and shows all. Returns the exit code, and how many ended in which way."""
+    missing = begin_anew(missing_of([run for part in parts for run in planned[part.stem]], accept_diverged=True))
+    with Display(quiet=quiet) as display:
+        made = run_each(missing, _OneByOne(display))
+    code, ends = tell((each.prepared.folder, each.outcome, each.prepared.config.label) for each in made), Counter[str]()
+    for part in parts if code != _INTERRUPTED else ():
+        results = reproduction.results(part, planned[part.stem])
+        ends.update(result.ended for result in results)
+        say(part.about.title)
+        show(reproduction.render(part, results))
+        say(reproduction.remarks(part, results, changed))
+        for path in reproduction.draw(part, results, out):
+            say(f"written: {relative(path)}")
+        say("")
+    return code, ends
+
+
+def _in_turn(parts: Sequence[Part], make: Callable[..., tuple[int, Counter[str]]]) -> tuple[int, list[str]]:
+    """Goes on where a part fails; one of which runs diverge has not. Returns the exit code, and a line for each."""
+    code, told = _FINISHED, [f"{len(parts)} parts:"]
+    for part in parts:
+        began = time.monotonic()
+        try:
+            part_code, ends = make([part])
+            why = f"{ends['failed']} of {ends.total()} runs" if ends["failed"] else ""
+        except Exception as error:
+            part_code, ends, why = _FAILED, Counter(), str(error) or type(error).__name__
+            if not isinstance(error, UserError):
+                traceback.print_exc()
+        if part_code == _INTERRUPTED:
+            return part_code, []
+        code = max(code, _FAILED if why else _FINISHED)
+        diverged = f", {ends['diverged']} of {ends.total()} runs diverged" if ends["diverged"] else ""
+        how = f"failed: {why}" if why else f"finished{diverged}"
+        told.append(f"  {part.stem:<20} {(time.monotonic() - began) / 60:5.1f} min  {how}")
+    return code, told
 
 
 class _OneByOne(Follower):

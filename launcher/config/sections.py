@@ -37,6 +37,7 @@ def _keys_of(section: Any) -> dict[str, FieldInfo]:
 
 
 keys_of: Callable[[Any], dict[str, FieldInfo]] = cache(_keys_of)  # of a section or an algorithm, in their order
+_default_of: Callable[..., Any] = cache(lambda kind, key: keys_of(kind)[key].get_default(call_default_factory=True))
 
 
 @dataclass(frozen=True)
@@ -345,7 +346,7 @@ def without_effect(config: RunConfig) -> dict[str, str]:
 
 def refuse(keys: Mapping[str, str], configs: Sequence[RunConfig]) -> None:
     """Raises ConfigError where one of ``keys``, {key: how it was written}, has no effect in any of the runs."""
-    idle, lines = [without_effect(config) for config in configs], []
+    idle, lines = [without_effect(config) for config in configs] if keys else [], []
     for key, written in keys.items():
         # it has no effect itself, or the table that it is in
         whys = [next((run[there] for there in run if f"{key}.".startswith(f"{there}.")), "") for run in idle]
@@ -368,14 +369,16 @@ def _idle(section: Section | Algorithm, prefix: str, config: RunConfig) -> Itera
 
 def _is_meant(section: Section | Algorithm, name: str, prefix: str, config: RunConfig) -> bool:
     """Tells whether a key is written, and says more than what is true in any case."""
-    value, keys = getattr(section, name), keys_of(type(section))
+    value = getattr(section, name)
     if isinstance(section, Algorithm):
-        return value != keys[name].default
+        return value != keys_of(type(section))[name].default
     if f"{prefix}{name}" not in config.written or value is None or value in ("", ()):
         return False
-    stated = {key for key, each in keys.items() if each.get_default(call_default_factory=True) not in (None, {})}
-    in_full = all(f"{prefix}{key}" in config.written for key in stated)
-    return not (in_full and value == keys[name].get_default(call_default_factory=True))
+    kind = type(section)
+    in_full = all(
+        f"{prefix}{key}" in config.written for key in keys_of(kind) if _default_of(kind, key) not in (None, {})
+    )
+    return not (in_full and value == _default_of(kind, name))
 
 
 def _unmet(metadata: Sequence[Any], table: Any, prefix: str, config: RunConfig) -> str:

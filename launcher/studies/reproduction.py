@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PAPER = Path(str(files("sheafgossip.paper")))  # examples/paper, also where the program was installed from a wheel
 _BESIDE = {"published", "sources"}  # files of examples/paper that are no parts
 _BUNDLED = ("digits", "synthetic")
+ALL_PAPERS = "all-papers"
 COLUMNS = {
     "accuracy": ("accuracy %", "test_metric"),
     "mse": ("MSE", "test_metric"),
@@ -98,6 +99,13 @@ def names() -> list[str]:
     return sorted(stems, key=lambda stem: (not stem.startswith("table"), stem))
 
 
+def named(what: str) -> list[str]:
+    """Returns the tables and figures that it stands for: itself, or those of all papers. Raises ConfigError."""
+    if what != ALL_PAPERS and what not in names():
+        raise ConfigError(f"{what}: not among what can be reproduced: {', '.join([*names(), ALL_PAPERS])}")
+    return [name for name in names() if name != "all"] if what == ALL_PAPERS else [what]
+
+
 def titles(what: str) -> list[str]:
     return [_about(path).title for small in (False, True) for path in _files(what, small)]
 
@@ -110,13 +118,12 @@ def sources() -> dict[str, dict[str, str]]:
 
 def parts_of(what: str, *, small: bool, data_root: Path | None, overrides: Sequence[str]) -> list[Part]:
     """Raises ConfigError."""
-    if what not in names():
-        raise ConfigError(f"{what}: not among what can be reproduced: {', '.join(names())}")
+    paths = [path for name in named(what) for path in _files(name, small)]
     if small and data_root is not None:
         raise ConfigError("--data-root is for the paper's size; leave it out with --small, which needs no files")
     published = tomllib.loads((PAPER / "published.toml").read_text())
     parts = []
-    for path in _files(what, small):
+    for path in paths:
         about, configs = _about(path), load(path, overrides)
         if data_root is not None:
             below = data_root / configs[0].data.dataset

@@ -12,7 +12,7 @@ from ...metrics.text import duration
 from ..run.earlier import configuration, is_finished
 from ..run.folder import facts, relative
 from .folders import slug
-from .reproduction import Part, names, parts_of, sources
+from .reproduction import Part, named, names, parts_of, sources
 
 _WIDTH = 100
 
@@ -21,7 +21,7 @@ def lines(wanted: str | None, out: Path) -> Iterator[str]:
     """Tells of one table or figure, or of all; ``out`` is the folder where runs of this command are. Raises
     ConfigError."""
     needed: dict[str, None] = {}
-    for what in [wanted] if wanted else names():
+    for what in named(wanted) if wanted else names():
         for small in (False, True):
             parts = parts_of(what, small=small, data_root=None, overrides=[])
             for part in parts:

@@ -13,8 +13,10 @@ from scipy.io import savemat
 from foreign import make_run, sheafgossip
 from made import printed
 from runs import ROOT
+from sheafgossip.launcher.commands import runs
 from sheafgossip.launcher.studies import reproduction
 from sheafgossip.launcher.studies.reproduction import Result, names, parts_of, planned, titles
+from sheafgossip.launcher.studies.runner import Means, run_each
 from sheafgossip.node.algorithms import ALGORITHMS
 
 
@@ -136,6 +138,50 @@ def test_the_list_tells_of_each_part_what_it_needs_and_what_was_run(tmp_path):
     files = " ".join(out.partition("Files of the data sets")[2].split())
     assert "MNIST: train-images-idx3-ubyte" in files
     assert "yann.lecun.com/exdb/mnist" in files
+
+
+PART = """
+clients = 2
+rounds = 2
+[data]
+dataset = "{data}"
+[algorithm]
+{algorithm}
+[training]
+{training}
+[reproduction]
+title = "title of {title}"
+columns = ["accuracy"]
+{about}
+"""
+
+
+def test_all_papers_goes_on_after_parts_that_fail_and_tells_of_each_in_the_end(tmp_path, monkeypatch, with_round):
+    def write(name, algorithm, *, data="digits", training="", about=""):
+        text = PART.format(data=data, algorithm=algorithm, training=training, title=name, about=about)
+        (tmp_path / f"{name}-small.toml").write_text(text)
+
+    local = 'name = "local"'
+    own = with_round("raise ValueError('no')").replace("algorithm.", "")
+    write("table1", own)
+    write("table2", local)
+    write("table3", local, data="mnist")
+    write("table4", local, training="alpha = 1e38")
+    write("table5", local, about='runs = "table2-small"')
+    (tmp_path / "published.toml").write_text("")
+    monkeypatch.setattr(reproduction, "PAPER", tmp_path)
+    monkeypatch.setattr(runs, "run_each", lambda *args: run_each(*args, Means("threads")))
+    monkeypatch.setattr(reproduction, "draw", lambda part, *_: 1 / (part.stem != "table2-small") and [])
+    code, out, _ = sheafgossip("reproduce", "all-papers", "--small", "--quiet", "--out", tmp_path / "out")
+    assert code == 1
+    assert "title of table3: left out: no --data-root" in out
+    told = dict(re.findall(r"^  (table\d)-small +\d+\.\d min  (.*)$", out, re.MULTILINE))
+    assert told == {
+        "table1": "failed: 1 of 1 runs",
+        "table2": "failed: division by zero",
+        "table4": "finished, 1 of 1 runs diverged",
+        "table5": "finished",
+    }
 
 
 PAPERS = {  # how many tables and figures each has
