@@ -17,13 +17,13 @@ from ...metrics.summary import RunSummary, summarize
 from ...metrics.text import TEST_METRICS, new_table, say, show
 from ...node import own_code
 from ...topology.errors import UserError
+from ..config.effect import tidy
 from ..config.files import tables_of, with_paths_from
 from ..config.sections import ConfigError, RunConfig, validate
 from ..run.earlier import PlannedRun, clear, has_diverged
 from ..run.folder import relative
 from ..studies.folders import new_folder, rows_kept
 from ..studies.shrink import Candidate, Search, Verdict
-from ..studies.simpler import tidy
 from ..studies.sweep import Ended, Jobs, alone_in, prepare
 
 _WORDS = ("diverged", "failed", "refused", "hung")

@@ -10,6 +10,7 @@ import tomli_w
 
 from ...metrics.config_file import short_names
 from ...metrics.text import metric_text, new_table, say, show
+from ..config.effect import tidy
 from ..config.files import Overrides, all_tables_of, load, with_paths_from
 from ..config.sections import ConfigError, RunConfig
 from ..run.folder import relative
@@ -120,7 +121,7 @@ def _write_best(root: Path, method: Method, tuned: Tuned) -> Path:
     about += f"the best of {len(tuned.trials)} trials\n"
     path = root / method.file
     with raised_as(f"{path}: cannot be written"):
-        path.write_text(about + tomli_w.dumps(with_paths_from(root, tree)), encoding="utf-8")
+        path.write_text(about + tomli_w.dumps(with_paths_from(root, tidy(tree))), encoding="utf-8")
     return path
 
 

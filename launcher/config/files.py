@@ -9,7 +9,8 @@ from typing import Any
 from ...metrics.config_file import flat, parse as parse_toml, read_text
 from ...node.algorithms import INPUT_FILES
 from ...topology.errors import shown
-from .sections import ConfigError, RunConfig, refuse, validate
+from .effect import is_a_record, refuse
+from .sections import ConfigError, RunConfig, validate
 
 _GIVEN = "the configuration"
 _PATH_KEYS = [("topology", "path"), ("data", "root"), ("stragglers", "path"), ("trace", "path"), ("time", "replay")]
@@ -48,7 +49,8 @@ def load(
     own = parse_toml(read_text(source)) if isinstance(source, Path) else _tables(source)
     for variant, config in zip(own.pop("compare", []), as_written, strict=False):
         refuse(dict.fromkeys(flat(variant, lists=True), ""), [config])
-    refuse(dict.fromkeys(flat(own, lists=True), ""), as_written)
+    if not is_a_record(own):
+        refuse(dict.fromkeys(flat(own, lists=True), ""), as_written)
     if not setting:  # else the sweep sees to all points of its grids
         refuse_without_effect(overrides, configs)
     return configs

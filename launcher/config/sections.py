@@ -3,9 +3,9 @@
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache, reduce
+from functools import cache
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_type_hints
 
@@ -21,7 +21,7 @@ from ...node.algorithms.base import Traits
 from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 from ...topology.errors import shown
 from ...topology.generators import TopologySpec
-from ...topology.section import Index, Needs, NotNegative, Positive, Section, WordOrTable
+from ...topology.section import Index, NotNegative, Positive, Section, WordOrTable
 from ..planner.draws import Rates
 from ..planner.scenario import Fault, Links, Stragglers
 from ..planner.traces import TraceSection
@@ -37,7 +37,6 @@ def _keys_of(section: Any) -> dict[str, FieldInfo]:
 
 
 keys_of: Callable[[Any], dict[str, FieldInfo]] = cache(_keys_of)  # of a section or an algorithm, in their order
-_default_of: Callable[..., Any] = cache(lambda kind, key: keys_of(kind)[key].get_default(call_default_factory=True))
 
 
 @dataclass(frozen=True)
@@ -322,79 +321,3 @@ def _unknown(where: Sequence[Any], tree: Mapping[str, Any]) -> str:
 def _sections() -> dict[str, type[Section]]:
     kinds = {name: key.annotation for name, key in keys_of(RunConfig).items()}
     return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
-
-
-# -- keys that are written and have no effect: nobody writes what he does not want -----------------------------------
-
-
-def without_effect(config: RunConfig) -> dict[str, str]:
-    """Returns {key with dots: a line that tells why} of keys that are written in a configuration. A key at its default
-    does no harm in a table that is written in full, as all are in a run's own config.toml."""
-    found = dict(_idle(config, "", config))
-    traits, why = config.algorithm.traits, f"has no effect with algorithm.name = {config.algorithm.name!r}"
-    reasons = {} if traits.mixes else {"weights": "which does not mix with such weights"}
-    if traits.server != "none" and not traits.reads_topology:
-        reasons = dict.fromkeys(keys_of(type(config.topology)), "whose clients talk to a server, and to nobody else")
-    for name, reason in reasons.items():
-        if _is_meant(config.topology, name, "topology.", config):
-            key = f"topology.{name}"
-            found[key] = f"{_given(key, getattr(config.topology, name))}: {why}, {reason}"
-    if config.checkpoints.save_maps and not traits.has_maps:
-        found["checkpoints.save_maps"] = f"checkpoints.save_maps = true: {why}, which has no maps"
-    return found
-
-
-def refuse(keys: Mapping[str, str], configs: Sequence[RunConfig]) -> None:
-    """Raises ConfigError where one of ``keys``, {key: how it was written}, has no effect in any of the runs."""
-    idle, lines = [without_effect(config) for config in configs] if keys else [], []
-    for key, written in keys.items():
-        # it has no effect itself, or the table that it is in
-        whys = [next((run[there] for there in run if f"{key}.".startswith(f"{there}.")), "") for run in idle]
-        if all(whys):
-            lines.append(f"{written}{whys[0]}")
-    if lines:
-        raise ConfigError(*dict.fromkeys(lines))
-
-
-def _idle(section: Section | Algorithm, prefix: str, config: RunConfig) -> Iterator[tuple[str, str]]:
-    for name, declared in keys_of(type(section)).items():
-        value, key = getattr(section, name), f"{prefix}{name}"
-        if _is_meant(section, name, prefix, config) and (why := _unmet(declared.metadata, section, prefix, config)):
-            yield key, f"{_given(key, value)}: has no effect {why}"
-            continue
-        for number, each in enumerate(value if isinstance(value, tuple) else [value]):
-            if isinstance(each, Section | Algorithm):
-                yield from _idle(each, f"{key}.{number}." if isinstance(value, tuple) else f"{key}.", config)
-
-
-def _is_meant(section: Section | Algorithm, name: str, prefix: str, config: RunConfig) -> bool:
-    """Tells whether a key is written, and says more than what is true in any case."""
-    value = getattr(section, name)
-    if isinstance(section, Algorithm):
-        return value != keys_of(type(section))[name].default
-    if f"{prefix}{name}" not in config.written or value is None or value in ("", ()):
-        return False
-    kind = type(section)
-    in_full = all(
-        f"{prefix}{key}" in config.written for key in keys_of(kind) if _default_of(kind, key) not in (None, {})
-    )
-    return not (in_full and value == _default_of(kind, name))
-
-
-def _unmet(metadata: Sequence[Any], table: Any, prefix: str, config: RunConfig) -> str:
-    """Tells why what is declared with ``metadata`` has no effect; "" where it has one."""
-    for needs in (each for each in metadata if isinstance(each, Needs)):
-        found = {
-            key if "." in key else f"{prefix}{key}": reduce(getattr, key.split("."), config if "." in key else table)
-            for key in needs.keys
-        }
-        if not any(map(needs.met, found.values())):
-            given = " and ".join(_given(key, value) for key, value in found.items())
-            wanted = " or ".join(map(shown, needs.values))
-            return f"with {given}; it needs {wanted}" if needs.values else f"without {' or '.join(found)}"
-    return ""
-
-
-def _given(key: str, value: Any) -> str:
-    own = getattr(value, "use", "")
-    return f"{key}.use = {own!r}" if own else key if isinstance(value, Section) else f"{key} = {shown(value)}"

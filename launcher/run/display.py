@@ -18,7 +18,7 @@ from ...metrics.watch.screen import Place, draw, line
 from ...metrics.watch.snapshot import Follower, Snapshot
 from ...node.settings import Training
 from ..config.data import DataSection
-from ..config.sections import without_effect
+from ..config.effect import without_effect
 from ..data.pool import some
 from ..data.shards import DataSummary
 from ..planner.simulation import watcher

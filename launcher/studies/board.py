@@ -19,6 +19,7 @@ from ...metrics.store import RunFolderError
 from ...node import own_code
 from ...topology.errors import UserError
 from ...topology.section import Section
+from ..config.effect import tidy
 from ..config.files import load_one, read, tables_of
 from ..config.sections import ConfigError, RunConfig, as_section
 from ..run.earlier import PlannedRun, clear, has_diverged
@@ -27,7 +28,7 @@ from .folders import slug
 from .search import Budget
 from .space import parse_space
 from .sweep import Ended, Jobs, prepare
-from .tuning import NoneFinished, is_idle, searched, tune
+from .tuning import NoneFinished, searched, tune
 
 OURS = Path(str(files("sheafgossip.board")))  # examples/board, also where the program was installed from a wheel
 ENTRY = "entry.json"
@@ -150,25 +151,11 @@ class Maker:
         counts = Counter[str](trial.state for trial in tuned.trials)
         keys = {**method.keys, **tuned.values}
         entry = replace(
-            entry, toml=tomli_w.dumps(tables_of(problem.path, keys)), tuned=tuned.values, trials=dict(counts),
+            entry, toml=tomli_w.dumps(tidy(tables_of(problem.path, keys))), tuned=tuned.values, trials=dict(counts),
             metric=tuned.metric,
         )  # fmt: skip
         results, flaw = results_of(load_one(problem.path, keys), range(self._plan.seeds), folder, self._jobs)
         return replace(entry, results=results, flaw=flaw)
-
-
-def toml_of(problem: Problem, keys: Mapping[str, Any]) -> str:
-    """Returns the whole configuration as one file, without what has no effect in it, such as a graph where clients talk
-    to a server."""
-    tree, config = tables_of(problem.path, keys), load_one(problem.path, keys)
-    for key in flat(tree):
-        if is_idle(key, config):
-            *sections, last = key.split(".")
-            table = tree
-            for section in sections:
-                table = table[section]
-            del table[last]
-    return tomli_w.dumps({key: value for key, value in tree.items() if value != {}})
 
 
 def require_possible(config: RunConfig, folder: Path) -> None:

@@ -11,19 +11,18 @@ from itertools import pairwise
 from typing import TypeVar
 
 from ...topology.errors import UserError
+from ..config.effect import tidy, without
 from .simpler import (
     Tree,
     bare,
     conditions_of,
     samples_of,
     simpler_faults,
-    tidy,
     with_clients,
     with_faults,
     with_faults_drawn,
     with_rounds,
     with_samples,
-    without,
 )
 
 _T = TypeVar("_T")

@@ -2,45 +2,22 @@
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
 from ...metrics.config_file import flat
-from ...topology.errors import UserError
 from ..config.data import SyntheticTable
-from ..config.sections import validate, without_effect
+from ..config.effect import Tree, without
+from ..config.sections import validate
 from ..planner.scenario import Fault
 from ..prepare.assignments import connected
 from ..prepare.preparation import draw_graphs, faults_of
-
-Tree = dict[str, Any]
 
 _CONDITIONS = ("time", "compute", "stragglers", "links", "chaos", "trace", "transport", "placement", "checkpoints")
 _STAY = ("time.clock", "compute.step_s", "compute.sample_s", "transport.timeout")
 _DEFAULTS = {field.name: field.default for field in fields(Fault)}
 _NARROWEST = 0.1  # of the later moment, for spans in seconds
-
-
-def tidy(tree: Tree) -> Tree:
-    """Removes keys that have no effect, and empty tables. Tables that are refused stay as they are."""
-    with suppress(UserError):
-        idle = without_effect(validate(tree))
-        return {key: value for key, value in without(tree, idle).items() if value not in ({}, [])}
-    return tree
-
-
-def without(tree: Tree, keys: Iterable[str]) -> Tree:
-    """Removes {keys with dots}, in which a number stands for an entry of a list."""
-    smaller = copy.deepcopy(tree)
-    for key in keys:
-        *above, last = key.split(".")
-        table: Any = smaller
-        for part in above:
-            table = table[int(part)] if isinstance(table, list) else table[part]
-        table.pop(last, None)
-    return smaller
 
 
 def conditions_of(tree: Tree) -> list[str]:

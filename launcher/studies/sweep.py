@@ -27,8 +27,9 @@ from ...topology.errors import UserError
 from ...transport.control import Control, ControlClosed, ControlMessage
 from ...transport.limits import end_with_parent
 from .. import command, importing_as_here, interrupts
+from ..config.effect import refuse
 from ..config.files import Overrides, load, parse, refuse_without_effect
-from ..config.sections import ConfigError, RunConfig, refuse
+from ..config.sections import ConfigError, RunConfig
 from ..prepare.assignments import Site
 from ..prepare.preparation import prepare_run
 from ..prepare.prepared import Prepared

@@ -17,7 +17,8 @@ from ...metrics.summary import summarize
 from ...metrics.text import size
 from ...node import own_code
 from ...topology.errors import UserError
-from ..config.sections import ConfigError, RunConfig, keys_of, refuse, validate
+from ..config.effect import refuse
+from ..config.sections import ConfigError, RunConfig, keys_of, validate
 from ..prepare.assignments import Site
 from ..prepare.preparation import work_out
 from ..run.earlier import PlannedRun, clear, has_diverged

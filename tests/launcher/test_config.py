@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from sheafgossip.launcher.config import reference
+from sheafgossip.launcher.config.effect import without_effect
 from sheafgossip.launcher.config.files import load
-from sheafgossip.launcher.config.sections import ConfigError, RunConfig, keys_of, validate, without_effect
+from sheafgossip.launcher.config.sections import ConfigError, RunConfig, keys_of, validate
 from sheafgossip.launcher.planner.scenario import Fault, UnlikeEdge
+from sheafgossip.launcher.studies.reproduction import PAPER
 from sheafgossip.launcher.studies.sweep import parse_grids, plan
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.topology.section import Section
@@ -62,6 +64,12 @@ def refusal(call, *arguments):
 def test_a_resolved_configuration_reads_back_equal_and_a_reproductions_table_is_no_part_of_it(write, text):
     (config,) = load(write(f"{text}\n[reproduction]\ntitle = 'x'"))
     assert load(write(config.to_toml(), "again.toml")) == load(write(text)) == [config]
+
+
+@pytest.mark.parametrize("path", sorted(PAPER.glob("*-small.toml")), ids=lambda path: path.stem)
+def test_what_a_run_records_of_a_comparison_is_a_configuration_by_itself(write, path):
+    for config in load(path):
+        assert load(write(config.to_toml())) == [config]
 
 
 def test_several_mistakes_are_a_line_each():
@@ -189,6 +197,7 @@ def test_what_a_base_or_an_override_leaves_without_effect_is_told_and_not_refuse
     mine = "training = { work = 'epochs', batch_size = 16 }"
     write(mine, "base.toml")
     (config,) = load(write("base = 'base.toml'\ntraining = { work = 'full' }"))
+    assert load(write(config.to_toml(), "recorded.toml")) == [config]
     assert list(without_effect(config)) == ["training.batch_size"]
     said = refusal(load, write("base = 'base.toml'\ntraining = { work = 'full', epochs = 2 }"))
     assert said.startswith("training.epochs = 2")

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from runs import command
-from sheafgossip.launcher.config.files import load_one
+from sheafgossip.launcher.config.effect import tidy
+from sheafgossip.launcher.config.files import load_one, tables_of
 from sheafgossip.launcher.config.sections import ConfigError
-from sheafgossip.launcher.studies.board import Method, Problem, ours, toml_of
+from sheafgossip.launcher.studies.board import Method, Problem, ours
 from sheafgossip.launcher.studies.space import parse_space
 from sheafgossip.launcher.studies.tuning import searched
 from sheafgossip.metrics.board import Board, Entry, Result, best_of, front_of, read_board, target_of, thinned
-from sheafgossip.metrics.config_file import parse
 from sheafgossip.metrics.report.board import places_of, sections_of
 from sheafgossip.topology.errors import UserError
 
@@ -47,7 +47,7 @@ def test_each_problem_takes_each_method(problem):
 def test_an_entry_is_a_file_and_what_is_searched_has_an_effect(method):
     problem = ours(Problem, ["rotated"])[0]
     config = load_one(problem.path, method.keys)
-    assert load_one(parse(toml_of(problem, method.keys))).algorithm == config.algorithm  # as its own file
+    assert load_one(tidy(tables_of(problem.path, method.keys))).algorithm == config.algorithm  # as its own file
     assert searched(config, parse_space(method.about.search)).keys() == method.about.search.keys()
 
 

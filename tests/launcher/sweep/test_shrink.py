@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sheafgossip.launcher.commands.shrink import Condition
+from sheafgossip.launcher.config.effect import tidy
 from sheafgossip.launcher.config.sections import ConfigError, RunConfig, validate
 from sheafgossip.launcher.studies import shrink
 from sheafgossip.launcher.studies.shrink import Candidate, Search, Verdict, ddmin
-from sheafgossip.launcher.studies.simpler import simpler_faults, tidy, with_clients, with_faults_drawn
+from sheafgossip.launcher.studies.simpler import simpler_faults, with_clients, with_faults_drawn
 
 BEGIN = {"clients": 6, "rounds": 20, "algorithm": {"name": "d-psgd"}, "topology": {"kind": "ring"}}
 BEGIN |= {"time": {"clock": "virtual", "deadline_s": 2.0}, "compute": {"step_s": 0.1, "slowdown": [1.0, 2.0]}}
