@@ -97,7 +97,7 @@ def _lines(axes: Axes, shown: DataFrame, x: str, *, unit: float, flat: bool) -> 
             continue
         sent = run[x] > 0 if x == "mbit" else run[x] >= 0
         place, every = run[x][sent], (number, max(1, sent.sum() // 8))
-        axes.plot(place, metric[sent], marker=MARKERS[number], ms=4.5, markevery=every, **look)
+        axes.plot(place, metric[sent], marker=MARKERS[number % len(MARKERS)], ms=4.5, markevery=every, **look)
         if run.standard_error.notna().any():
             band = unit * run.standard_error[sent]
             axes.fill_between(place, metric[sent] - band, metric[sent] + band, color=colour, alpha=0.2, lw=0)

@@ -76,7 +76,8 @@ class Hypernetwork(State):
         return generator(self._seed, f"start of psi: {name}")
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {"psi": self._flat.numpy()} | self._adam.arrays()
+        """Z is kept for those who look at it; nothing starts from it."""
+        return {"psi": self._flat.numpy(), "Z": self.features().detach().numpy()} | self._adam.arrays()
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._flat.numpy()[:] = arrays["psi"]

@@ -419,6 +419,21 @@ def test_an_example_with_a_model_of_its_own_runs(tmp_path, example, data, flops)
         )  # before and after the round
 
 
+def test_resnet18_is_torchvisions_with_batch_norm(tmp_path):
+    given = {
+        "model.options": {"groups": 0, "small": False},
+        "data.samples": 12,
+        "clients": 2,
+        "training.batch_size": 4,
+        "rounds": 1,
+    }
+    given["checkpoints.every"] = 1
+    run = sg.run(ROOT / "examples/resnet18.toml", given, out=tmp_path / "run", engine="threads", quiet=True)
+    published = 11_178_564  # Table 6 of the paper of SHN: 4 classes, 3 channels; here 10 and one
+    assert len(run.models[0]) == published + 6 * 513 - 2 * 64 * 7 * 7
+    assert any("running_mean" in name for name in run.state(1)[0])
+
+
 # -- from Python -------------------------------------------------------------------------------------------------------
 
 
