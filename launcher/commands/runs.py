@@ -35,6 +35,7 @@ from ..run.earlier import PlannedRun, begin_anew, is_finished, load_code, missin
 from ..run.folder import relative
 from ..run.run import Outcome
 from ..studies import reproduction, reproduction_list
+from ..studies.encoders import train_encoders
 from ..studies.folders import begun_folder, names_of, new_folder, planned_in
 from ..studies.reproduction import Part
 from ..studies.runner import Finished, Means, Observer, resume as take_up, run_each
@@ -312,6 +313,8 @@ def _reproduced(
 ) -> tuple[int, Counter[str]]:
     """Makes the runs that are missing and shows all. Returns the exit code, and how many ended in which way."""
     missing = begin_anew(missing_of([run for part in parts for run in planned[part.stem]], accept_diverged=True))
+    for line in train_encoders([encoder for part in parts for encoder in part.about.encoders], missing):
+        say(line)
     with Display(quiet=quiet) as display:
         made = run_each(missing, _OneByOne(display))
     code, ends = tell((each.prepared.folder, each.outcome, each.prepared.config.label) for each in made), Counter[str]()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ...metrics import open_run
 from ...metrics.comparison import Group, summarize_all
-from ...metrics.figures import AVERAGED, target_text
+from ...metrics.figures import AVERAGED, plus_minus, target_text
 from ...metrics.text import UNKNOWN, short
 from ...topology.section import Section
 from ..config.files import load, read
@@ -25,20 +25,23 @@ from ..config.sections import ConfigError, RunConfig, as_section
 from ..data.pool import DataError
 from ..data.sets import load as load_data
 from ..run.earlier import PlannedRun, has_diverged, is_finished
+from .encoders import NO_FILES, EncoderTable, placed
 from .folders import slug
 from .part_figures import ALONE, curves, map_norms, maps, panels, save
-from .states import draw_states
+from .states import communities, draw_states
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 PAPER = Path(str(files("sheafgossip.paper")))  # examples/paper, also where the program was installed from a wheel
 _BESIDE = {"published", "sources"}  # files of examples/paper that are no parts
-_BUNDLED = ("digits", "synthetic")
 ALL_PAPERS = "all-papers"
 COLUMNS = {
     "accuracy": ("accuracy %", "test_metric"),
     "mse": ("MSE", "test_metric"),
+    "variance": ("variance\n%²", ""),
+    "train_accuracy": ("training\naccuracy %", ""),
+    "communities": ("communities\nin rounds kept", ""),
     "worst_10": ("worst\n10%", "worst_10"),
     "worst_20": ("worst\n20%", "worst_20"),
     "sent": ("sent\nMB", "payload_bytes"),
@@ -70,6 +73,7 @@ class ReproductionSection(Section):
     target: float | None = None  # mean test metric, for the columns that tell what it took to reach it
     minutes: float | None = None  # of one seed on two cores, where that was measured
     picture: Literal["none", "rounds", "rounds and bits", "maps"] = "none"
+    encoders: tuple[EncoderTable, ...] = ()  # that are trained before the runs
     states: tuple[str, ...] = ()  # what the runs kept that is drawn as well: states.draw_states
     differs: tuple[str, ...] = ()  # what is not as in the paper
     notes: tuple[str, ...] = ()  # how to read the figures
@@ -129,6 +133,7 @@ def parts_of(what: str, *, small: bool, data_root: Path | None, overrides: Seque
             below = data_root / configs[0].data.dataset
             root = (below if below.is_dir() else data_root).resolve()
             configs = [each.but(data={"root": root}) for each in configs]
+            about = replace(about, encoders=tuple(each.below(data_root) for each in about.encoders))
         parts.append(Part(path.stem, about, published.get(about.published or path.stem, {}), tuple(configs)))
     return parts
 
@@ -139,7 +144,7 @@ def with_data(what: str, parts: Sequence[Part]) -> tuple[list[Part], list[str]]:
     for part in parts:
         config = part.configs[0]
         try:
-            if config.data.dataset not in _BUNDLED and config.data.root is None:
+            if config.data.dataset not in NO_FILES and config.data.root is None:
                 raise DataError("no --data-root")
             load_data(config.data, config.seed, config.clients)
         except DataError as error:
@@ -152,7 +157,14 @@ def with_data(what: str, parts: Sequence[Part]) -> tuple[list[Part], list[str]]:
             f"published), or --small{found}"
         )
     left_out = [f"{part.about.title}: left out: {problems[part.stem]}" for part in parts if part.stem in problems]
-    return [part for part in parts if part.stem not in problems], left_out
+    there = []
+    for part in (part for part in parts if part.stem not in problems):
+        lacking = {encoder: why for encoder in part.about.encoders if (why := encoder.lacks())}
+        without = [config for config in part.configs if any(encoder.of(config) for encoder in lacking)]
+        left_out += [f"{part.about.title}: {config.label}: left out, its encoder: {why}"
+                     for config in without for encoder, why in lacking.items() if encoder.of(config)]  # fmt: skip
+        there.append(replace(part, configs=tuple(config for config in part.configs if config not in without)))
+    return there, left_out
 
 
 def _files(what: str, small: bool) -> list[Path]:
@@ -178,7 +190,7 @@ def planned(part: Part, seeds: int | None, out: Path) -> list[PlannedRun]:
     """Returns the runs OUT/PART/NAME-seed-0, ...; by default of as many seeds as the part says."""
     folder = out / (part.about.runs or part.stem)
     return [
-        PlannedRun(config.but(seed=seed), folder / slug(f"{config.label} seed {seed}"))
+        PlannedRun(placed(config, out).but(seed=seed), folder / slug(f"{config.label} seed {seed}"))
         for seed in range(seeds or part.about.seeds)
         for config in part.configs
     ]
@@ -237,9 +249,19 @@ def render(part: Part, results: list[Result]) -> Table:
 
 
 def _ours(results: list[Result], result: Result, group: Group, column: str) -> str:
+    if column == "train_accuracy":
+        found = group.with_error(f"metric.{column}")
+        return (
+            UNKNOWN if found is None else plus_minus("accuracy", found.mean, found.standard_error).replace(" ± ", "±")
+        )
     if of_a_run := COLUMNS[column][1]:
         figure = AVERAGED[of_a_run]
         return group.text(figure).replace(" ± ", "±") if group.estimate(figure.key) else UNKNOWN
+    if column == "variance":
+        estimate = group.estimate(column)
+        return UNKNOWN if estimate is None else f"{1e4 * estimate.mean:.4g}"
+    if column == "communities":
+        return " ".join(map(str, communities(result.folders[0]))) or UNKNOWN
     if column == "kbit_to":
         estimate = group.estimate("payload_bytes_to_reach")
         return UNKNOWN if estimate is None else short(8e-3 * estimate.mean)

@@ -11,6 +11,7 @@ from ...metrics.summary import summarize
 from ...metrics.text import duration
 from ..run.earlier import configuration, is_finished
 from ..run.folder import facts, relative
+from .encoders import placed
 from .folders import slug
 from .reproduction import Part, named, names, parts_of, sources
 
@@ -25,14 +26,14 @@ def lines(wanted: str | None, out: Path) -> Iterator[str]:
         for small in (False, True):
             parts = parts_of(what, small=small, data_root=None, overrides=[])
             for part in parts:
-                needed[part.data] = None
+                needed |= dict.fromkeys([part.data, *(each.data.dataset for each in part.about.encoders)])
                 yield f"{what:<9}{part.about.title}"
                 runs = f"{len(part.configs)} run{'s' * (len(part.configs) > 1)}"
                 told = [_name(part.data), runs, _minutes(part), _made(part, out)]
                 yield f"{'':<9}{'--small; ' if small else ''}{'; '.join(told)}"
     yield ""
     yield "Files of the data sets, below --data-root, and where they are published:"
-    for data in needed:
+    for data in (each for each in needed if each in sources()):  # an encoder may have images of its own
         about = sources()[data]
         where = f"; {about['published']}" if about["published"] else ""
         yield fill(f"{about['name']}: {about['files']}{where}", _WIDTH, initial_indent="  ", subsequent_indent="    ")
@@ -69,4 +70,4 @@ def _as_written(part: Part, run: Path) -> bool:
     if there is None:
         return False
     free: dict[str, Any] = {"seed": 0, "data": {"root": None}, "compute": {"step_s": None}}
-    return any(there.but(**free) == config.but(**free) for config in part.configs)
+    return any(there.but(**free) == placed(config, run.parents[1]).but(**free) for config in part.configs)

@@ -102,3 +102,17 @@ def _scatter(shown: DataFrame, what: str) -> Figure:
     if len(groups) > 1:
         legend_below(figure, axes[0])
     return figure
+
+
+def communities(folder: Path) -> list[int]:
+    """Returns how many communities of several clients a server has found, in each round with state; of those who took
+    part in the round."""
+    reader, found = open_run(folder), []
+    traffic = reader.traffic
+    for number in reader.state_rounds[1:]:
+        state = reader.state(number)
+        if "community" not in (kept := state[max(state)]):
+            return []
+        heard = traffic[(traffic["round"] == number) & (traffic.dst == max(state))].src.unique()
+        found.append(int((np.unique(kept["community"][heard], return_counts=True)[1] > 1).sum()))
+    return found

@@ -41,11 +41,12 @@ _DEEP, _FLAT = 16, 4  # channels of the two convolutions
 
 class Groups(State):
     """At the server, from the opening on: ``averaged`` (models, clients), whose models each of the server's models is
-    the mean of; ``model_of`` (clients,), which of them each client gets; the ``models`` (models, d); ``distances`` A
-    (clients, clients), nan where one was not heard, and who is ``related`` (clients, clients)."""
+    the mean of; ``model_of`` (clients,), which of them each client gets; the ``models`` (models, d); ``centroids`` Z
+    (clients, k, f) and their ``distances`` A (clients, clients), nan where a client was not heard, and who is
+    ``related`` (clients, clients)."""
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        names = ("averaged", "model_of", "models", "distances", "related")
+        names = ("averaged", "model_of", "models", "centroids", "distances", "related")
         vars(self).update({name: arrays[name].copy() for name in names if name in arrays})
 
 
@@ -148,6 +149,8 @@ class FLT(ServerAlgorithm):
     def _relate(self, server: Client, received: Uploads) -> None:
         """Finds out who is related to whom; clients that were not heard are so only to themselves."""
         state, related = server.state, np.eye(server.clients, dtype=bool)
+        width = self.embedding if self.encoding == "pca" else self.dimensions
+        state.centroids = np.full((server.clients, self.centroids, width), np.nan, np.float32)
         state.distances = np.full(related.shape, np.nan, np.float32)
         signatures = {m: vector.reshape(self.centroids, -1) for m, vector in received.items() if vector.any()}
         heard = sorted(signatures)
@@ -158,6 +161,7 @@ class FLT(ServerAlgorithm):
             if self.encoding == "autoencoder":
                 z = self._manifold(server, z)
             points = len(heard), self.centroids
+            state.centroids[heard] = z.reshape(*points, -1)
             nearest = cdist(z, z).reshape(points * 2).min(axis=(1, 3))  # A_ij = min_rs ||u_ir - u_js||
             related[np.ix_(heard, heard)], state.distances[np.ix_(heard, heard)] = nearest <= self.gamma, nearest
         if self.case == "clusters":

@@ -31,7 +31,8 @@ def failed(part):
 
 def test_it_is_known_what_there_is_and_every_published_section_is_shown():
     assert names() == ["table4", "table5", "table6", "all", "fedsak1", "fedsak2", "fedsak3", "fedsak5", "fedsakfig5",
-                       "fedsakfig6", "figure2", "figure3", "figure4", "figure6", "sfmtl", "shn1", "shn2"]  # fmt: skip
+                       "fedsakfig6", "figure2", "figure3", "figure4", "figure6", "flt1", "flt2", "flt3", "flt4", "flt5",
+                       "sfmtl", "shn1", "shn2"]  # fmt: skip
     published = tomllib.loads((reproduction.PAPER / "published.toml").read_text())
     assert set(published) <= {part.about.published or part.stem for what in names() for part in parts(what)}
     code, out, _ = sheafgossip("reproduce")
@@ -123,7 +124,9 @@ def test_parts_whose_data_is_missing_are_left_out_and_told(tmp_path):
 
 
 def test_the_list_tells_of_each_part_what_it_needs_and_what_was_run(tmp_path):
-    assert reproduction.sources().keys() >= {part.data for what in names() for part in parts(what)}
+    needed = {part.data for what in names() for part in parts(what)}
+    needed |= {each.data.dataset for what in names() for part in parts(what) for each in part.about.encoders}
+    assert reproduction.sources().keys() >= needed
     run = tmp_path / "figure3-small" / "local-seed-3"
     make_run(run)
     code, out, _ = sheafgossip("reproduce", "--list", "--out", tmp_path)

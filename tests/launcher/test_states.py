@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 import made
 from foreign import CONFIG
-from sheafgossip.launcher.studies.states import draw_states
+from sheafgossip.launcher.studies.states import communities, draw_states
 
 CLIENTS, GROUPS = 12, 3
 GROUP = np.arange(CLIENTS) % GROUPS
@@ -26,10 +26,11 @@ def run(tmp_path_factory):
             save_file({"theta": BLOBS[client]}, kept / f"node-{client:04}.safetensors")
         pairs = np.stack([BLOBS[:, :2], -BLOBS[:, :2]], axis=1)
         pairs[-1] = np.nan
-        server = {"theta": BLOBS[0], "pairs": pairs, "part": GROUP // 2}
+        server = {"theta": BLOBS[0], "pairs": pairs, "part": GROUP // 2, "community": GROUP}
         save_file(server, kept / f"node-{CLIENTS:04}.safetensors")
     (folder / "config.toml").write_text(CONFIG)
     nodes = [made.node(client) for client in range(CLIENTS)]
+    nodes += [made.sent(client, CLIENTS, 4, 10) for client in (0, 1, 3, 4, 5)]
     return made.write(folder, *nodes, made.node(CLIENTS, "server"), groups=",".join(map(str, GROUP)))
 
 
@@ -63,5 +64,9 @@ def test_points_of_a_plane_are_where_they_are_in_the_colours_of_the_servers_part
 
 
 def test_of_what_no_run_kept_nothing_is_drawn(run, tmp_path):
-    assert drawn("X", run, tmp_path) is drawn("models by community", run, tmp_path) is None
+    assert drawn("X", run, tmp_path) is drawn("models by cluster", run, tmp_path) is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_communities_are_counted_of_several_who_took_part_in_the_round(run):
+    assert communities(run) == [2]  # 0 and 3, 1 and 4; 5 is alone
