@@ -50,6 +50,13 @@ data.clusters = {{ classes = 2, overlap = 0, exponent = 0.0 }}
 model.dtype = "float32"
 algorithm = {{ fraction = 1.0, dimensions = 10, gamma = 0.5, clusters = 5 }}
 [[compare]]
+name = "descent"
+rounds = 20
+training.alpha = 0.02
+checkpoints.every = 1
+data.clusters.exponent = 0.0
+algorithm = {{ fraction = 1.0, gamma = 0.8, clusters = 5 }}
+[[compare]]
 name = "fine-tuned"
 clients = 4
 rounds = 1
@@ -165,3 +172,32 @@ def test_fine_tuning_sends_the_whole_autoencoder_and_without_umap_it_says_so(run
     ((text,),) = folder.rows("SELECT detail FROM event WHERE kind = 'warning'")
     assert text.startswith("umap-learn is not installed: principal components take the place of UMAP")
     assert "umap-learn is not installed" in (folder.path / "log" / "node-0004.log").read_text()
+
+
+def test_theorem_1_bounds_the_steps_of_clusters(runs):
+    """(18) for every T, with F(W^0) for the printed F(W^1), and without the part that (25) adds."""
+    folder, mu = runs["descent"], 0.02
+    shards = folder.shards().values()
+    inputs = [shard["x_train"].reshape(len(shard["x_train"]), -1) for shard in shards]
+    counts = np.array([len(x) for x in inputs])
+    smoothness = max(np.linalg.norm(np.column_stack([x, np.ones(len(x))]), 2) ** 2 / len(x) / 2 for x in inputs)
+    W = np.array([folder.thetas(t)[:CLIENTS] for t in range(21)])
+    F = np.array([sum(map(oracles.loss, models, shards)) for models in W])
+    state = folder.states(20)[SERVER]
+    A = (state["averaged"] * counts / (state["averaged"] @ counts)[:, None])[state["model_of"]]
+    assert len(state["averaged"]) == 5
+    np.testing.assert_allclose(A @ A, A, atol=1e-12)
+    steps = np.cumsum(((W[1:] - W[:-1]) ** 2).sum(axis=(1, 2)))
+    distance = np.linalg.norm(np.eye(CLIENTS) - A, 2)
+    printed = 1 / (2 * mu) - smoothness / 2 - mu / 2 * smoothness**2 * distance**2
+    assert printed > 0
+    assert (steps <= (F[0] - F[1:]) / (1 / mu - smoothness / 2)).all()
+    assert (steps <= (F[0] - F[1:]) / printed).all()
+    assert steps[-1] > 0.3 * (F[0] - F[-1]) / printed  # which is no empty promise
+
+
+def test_theorem_1_fails_where_relations_are_no_clusters():
+    """Three clients in a chain, losses (w - b)^2 / 2, from w = 0: a round raises the sum."""
+    A, b, mu = np.array([[1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 2, 1 / 2]]), np.array([5, -7, 5]), 0.1
+    assert 1 / (2 * mu) - 1 / 2 - mu / 2 * np.linalg.norm(np.eye(3) - A, 2) ** 2 > 0
+    assert ((A @ (mu * b) - b) ** 2).sum() > (b**2).sum()
