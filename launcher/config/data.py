@@ -105,6 +105,8 @@ class DataSection(Section):
     window: Annotated[Count, Needs("dataset", "sensors"), "sensors: how many past values a sample shows."] = 12
     horizon: Annotated[Count, Needs("dataset", "sensors")] = 1
     """sensors: how many values that follow are to be predicted."""
+    years: Annotated[tuple[int, int] | None, Needs("dataset", "sensors")] = None
+    """sensors, of NOAA's file of temperatures alone: the first year that is taken, and the last."""
     subset: Annotated[
         Literal["balanced", "byclass", "bymerge", "letters", "digits", "mnist"], Needs("dataset", "emnist")
     ] = "balanced"

@@ -3,9 +3,10 @@
 import numpy as np
 
 from ..config.data import DataSection
+from .climdiv import NAME, find, read_climdiv
 from .files import Source, read_columns, values_of
 from .hdf5 import SUFFIXES, read_frame
-from .pool import Pool, some
+from .pool import DataError, Pool, some
 
 
 def load_sensors(section: DataSection) -> Pool:
@@ -13,9 +14,13 @@ def load_sensors(section: DataSection) -> Pool:
     (horizon,) values that follow. .csv or .parquet: a column a sensor, a row a moment (column time is left out); .h5:
     such a frame as pandas writes it; .npz: an array values or data of shape (moments, sensors) or (moments, sensors,
     channels), of which the first is read."""
-    source, names = Source.of(section, "the .csv, .npz, .parquet or .h5 file"), None
+    source, names = find(Source.of(section, "the .csv, .npz, .parquet, .h5 or climdiv-tmpcst file")), None
     told: list[str] = []
-    if source.path.suffix == ".npz":
+    if section.years and not source.path.name.startswith(NAME):
+        raise DataError.of("data.years", list(section.years), f"{source.path.name} is no file {NAME}-..", "none")
+    if source.path.name.startswith(NAME):
+        values, names = read_climdiv(source, section.years)
+    elif source.path.suffix == ".npz":
         with source.npz() as file:
             name = next((name for name in ("values", "data") if name in file.files), None)
             if name is None:

@@ -66,6 +66,7 @@ class ReproductionSection(Section):
 
     title: str
     published: str = ""  # section of published.toml; by default the one with the file's name
+    place: str = ""  # of the data below --data-root; by default the data set's name
     runs: str = ""  # folder of the runs; by default one with the file's name
     columns: tuple[str, ...]
     across: tuple[str, ...] = ()  # endings of runs' names that stand side by side in one line
@@ -130,8 +131,8 @@ def parts_of(what: str, *, small: bool, data_root: Path | None, overrides: Seque
     for path in paths:
         about, configs = _about(path), load(path, overrides)
         if data_root is not None:
-            below = data_root / configs[0].data.dataset
-            root = (below if below.is_dir() else data_root).resolve()
+            below = data_root / (about.place or configs[0].data.dataset)
+            root = (below if below.exists() else data_root).resolve()
             configs = [each.but(data={"root": root}) for each in configs]
             about = replace(about, encoders=tuple(each.below(data_root) for each in about.encoders))
         parts.append(Part(path.stem, about, published.get(about.published or path.stem, {}), tuple(configs)))

@@ -32,7 +32,7 @@ def failed(part):
 def test_it_is_known_what_there_is_and_every_published_section_is_shown():
     assert names() == ["table4", "table5", "table6", "all", "fedsak1", "fedsak2", "fedsak3", "fedsak5", "fedsakfig5",
                        "fedsakfig6", "figure2", "figure3", "figure4", "figure6", "flt1", "flt2", "flt3", "flt4", "flt5",
-                       "sfmtl", "shn1", "shn2"]  # fmt: skip
+                       "sfmtl", "shn1", "shn2", "shn3", "shn4", "shnfig3"]  # fmt: skip
     published = tomllib.loads((reproduction.PAPER / "published.toml").read_text())
     assert set(published) <= {part.about.published or part.stem for what in names() for part in parts(what)}
     code, out, _ = sheafgossip("reproduce")
