@@ -23,6 +23,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
+import collecting
 from chaos.records import Records, differences, number_of, same_arrays
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import RunConfig
@@ -156,13 +157,15 @@ def _signals_as_before() -> Iterator[None]:
 
 @_signals_as_before()
 def run_here(configs: Sequence[RunConfig], folder: Path, engine: EngineName = "local") -> list[Finished]:
-    """With this process as launcher."""
-    return run_each(planned_in(folder, configs), means=Means(engine))
+    """With this process as launcher, and as collector, too, where clients are threads."""
+    with collecting.in_a_thread() if engine == "threads" else contextlib.nullcontext():
+        return run_each(planned_in(folder, configs), means=Means(engine))
 
 
 @_signals_as_before()
 def run_here_again(folder: RunFolder, engine: EngineName = "local", rounds: int | None = None) -> Finished:
-    finished = resume(folder.path, means=Means(engine), rounds=rounds)
+    with collecting.in_a_thread() if engine == "threads" else contextlib.nullcontext():
+        finished = resume(folder.path, means=Means(engine), rounds=rounds)
     assert finished.outcome.status == "finish", finished.outcome
     return finished
 
