@@ -58,8 +58,9 @@ class DriftTable(Section):
 
 Task = Literal["classification", "regression"]
 _Images = Literal["mnist", "fashion-mnist", "emnist", "cifar10", "cifar100"]
-_Files = Literal[_Images, "school", "har", "vehicle", "gleam", "sensors", "leaf"]
-_InFiles = Literal[_Files, "npz", "table", "huggingface", "folders"]
+_Pictures = Literal["folders", "compcars", "adience"]
+_Files = Literal[_Images, _Pictures, "school", "har", "vehicle", "gleam", "sensors", "leaf"]
+_InFiles = Literal[_Files, "npz", "table", "huggingface"]
 _COLUMNS = ("table", "huggingface", "own")  # own, where it returns a data set of Hugging Face
 _Partition = Literal["auto", "even", "classes", "clusters", "dirichlet", "quantity", "overlapping", "natural"]
 
@@ -113,8 +114,9 @@ class DataSection(Section):
     """emnist: which of its six sets, with 47, 62, 47, 26, 10 and 10 classes."""
     superclasses: Annotated[bool, Needs("dataset", "cifar100")] = False
     """cifar100: the 20 superclasses are to be told, and not the 100 classes."""
-    image_size: Annotated[int, Ge(0), Le(1024), Needs("dataset", "folders")] = 0
-    """folders: height and width that all pictures are resized to; 0 leaves them, and all must have one size."""
+    image_size: Annotated[int, Ge(0), Le(1024), Needs("dataset", *get_args(_Pictures))] = 0
+    """folders, compcars, adience: height and width that all pictures are resized to; 0 leaves them, and all must have
+    one size."""
     words: Annotated[Index, Needs("dataset", "leaf")] = 0
     """leaf: whole texts (Sent140) become counts of their words, each at one of so many places, by its hash; 0 refuses
     such texts."""
@@ -160,8 +162,8 @@ class DataSection(Section):
     test_fraction: Annotated[float, Gt(0), Lt(1), "Share of each client's samples that is kept for testing."] = 0.25
     split: Literal["auto", "random", "official"] = "auto"
     """Which samples those are. random: drawn; official: those that the data set has for testing (mnist, fashion-mnist,
-    emnist, cifar10, cifar100, har, leaf, npz, huggingface, folders, own; a client needs one of either kind, and
-    test_fraction has no part); auto: official where leaf, huggingface, folders or own data has some, else random."""
+    emnist, cifar10, cifar100, har, leaf, npz, huggingface, folders, adience, own; a client needs one of either kind,
+    and test_fraction has no part); auto: official where leaf, huggingface, folders or own data has some, else drawn."""
     evaluate_on: Literal["test", "validation"] = "test"
     """What models are evaluated on. test: the samples kept for testing; validation: the same share of each client's
     training samples, held out of them, while the test samples are in no shard: for choosing settings."""

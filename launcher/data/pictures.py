@@ -22,6 +22,7 @@ _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _GREY, _COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "CMYK", "YCbCr")
 _MOST_PIXELS = 1 << 26  # of one picture: a small file can announce any number
 _MOST_FILES = 1_000_000
+_LARGEST_LIST = 1 << 26
 _PARTS = {"train", "val", "test"}  # val is for testing only where there is no test
 
 
@@ -76,26 +77,13 @@ class _Labelled:
 def load_folders(section: DataSection) -> Pool:
     """ROOT/DOMAIN/CLASS/*.png as in PACS (Li, Yang, Song and Hospedales 2017, arXiv:1710.03077), or with a folder
     images between, as in Office-31 (Saenko, Kulis, Fritz and Darrell 2010): the domain is the owner. Domains train and
-    test, or val, are an official split; ROOT/CLASS/*.png has neither. Classes are the sorted names of their folders."""
+    test, or val, are an official split; ROOT/CLASS/*.png has neither. Classes are the sorted names of their folders.
+    data.split = "official" takes the split of domains from the lists of PACS."""
     source = Source.of(section, "a folder of DOMAIN/CLASS/*.png, or of CLASS/*.png")
     if not source.path.is_dir():
         raise source.wrong("there is no such folder")
     files, with_domains = _files(source)
-    images: list[np.ndarray] = []
-    for file in files:
-        try:
-            with opened(file.path) as picture:
-                side = (section.image_size,) * 2 if section.image_size else picture.size
-                if not images:
-                    source.require_room(f"{len(files):,} pictures", 3 * side[0] * side[1] * len(files))
-                elif side != images[0].shape[1::-1]:
-                    other = f"{files[0].path} {images[0].shape[1]}x{images[0].shape[0]}"
-                    wanted = "write data.image_size = 64, or another side, to resize all"
-                    raise BadPicture(f"it has {side[0]}x{side[1]} pixels, {other}: {wanted}")
-                images.append(pixels(picture, section.image_size))
-        except BadPicture as error:
-            raise DataError(f"{file.path}: {error}") from error
-    x, owned = stacked(images), dict[str, Any]()
+    x, owned = read_pictures(source, [file.path for file in files], section.image_size), dict[str, Any]()
     y, outputs = source.targets("the folders of classes", np.array([file.label for file in files]), "classification")
     firsts = np.array([file.first for file in files])
     names, counts = np.unique(firsts, return_counts=True)
@@ -107,8 +95,53 @@ def load_folders(section: DataSection) -> Pool:
         owned = source.owners("the folders of domains", firsts)
         held = [f"{name} ({count:,})" for name, count in zip(names.tolist(), counts.tolist(), strict=True)]
         told.append(f"{len(names)} domains: {some(held)}")
-    x = x[:, None] if x.ndim == 3 else np.moveaxis(x, 3, 1)
+        if section.split == "official":
+            owned["tests"] = _kept_for_testing(source, files, names.tolist())
     return Pool(x, y, "classification", outputs, scale=255.0, told=tuple(told), **owned)
+
+
+def read_pictures(source: Source, paths: list[Path], wanted: int) -> np.ndarray:
+    """Returns uint8 (n, channels, height, width); with ``wanted`` above 0 all are resized to that side. Raises
+    DataError."""
+    images: list[np.ndarray] = []
+    for path in paths:
+        try:
+            with opened(path) as picture:
+                side = (wanted,) * 2 if wanted else picture.size
+                if not images:
+                    source.require_room(f"{len(paths):,} pictures", 3 * side[0] * side[1] * len(paths))
+                elif side != images[0].shape[1::-1]:
+                    other = f"{paths[0]} {images[0].shape[1]}x{images[0].shape[0]}"
+                    hint = "write data.image_size = 64, or another side, to resize all"
+                    raise BadPicture(f"it has {side[0]}x{side[1]} pixels, {other}: {hint}")
+                images.append(pixels(picture, wanted))
+        except BadPicture as error:
+            raise DataError(f"{path}: {error}") from error
+    x = stacked(images)
+    return x[:, None] if x.ndim == 3 else np.moveaxis(x, 3, 1)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Raises DataError."""
+    try:
+        if path.stat().st_size > _LARGEST_LIST:
+            raise DataError(f"{path} has more than {_LARGEST_LIST >> 20} MB, the most that is read")
+        return path.read_text("utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}") from error
+
+
+def _kept_for_testing(source: Source, files: list[_Labelled], domains: list[str]) -> np.ndarray:
+    """Of PACS's lists DOMAIN_crossval_kfold.txt, with lines such as "photo/dog/056_0001.jpg 1", beside the domains, or
+    in a folder splits beside theirs (github.com/KaiyangZhou/Dassl.pytorch, DATASETS.md)."""
+    tests = set[str]()
+    for domain in domains:
+        name = f"{domain}_crossval_kfold.txt"
+        lists = [path for path in (source.path / name, source.path.parent / "splits" / name) if path.is_file()]
+        if not lists:
+            raise source.wrong(f'data.split = "official" needs {name}, and there is none here or in ../splits')
+        tests |= {line.rpartition(" ")[0] for line in read_lines(lists[0])}
+    return np.array([f"{file.first}/{file.label}/{file.path.name}" in tests for file in files])
 
 
 def _files(source: Source) -> tuple[list[_Labelled], bool]:

@@ -15,6 +15,7 @@ from .images import images_of, load_cifar10, load_cifar100, load_emnist, load_mn
 from .leaf import load_leaf
 from .matlab import load_matlab
 from .own import load_own
+from .picture_sets import load_adience, load_compcars
 from .pictures import load_folders
 from .pool import DataError, Pool
 from .sensors import load_sensors
@@ -106,4 +107,5 @@ _LOADERS: dict[str, Callable[[DataSection], Pool]] = {
     **dict.fromkeys(("school", "vehicle", "gleam"), load_matlab),
     **{"har": _load_har, "sensors": load_sensors, "npz": load_npz, "own": load_own, "table": load_table},
     **{"huggingface": load_huggingface, "leaf": load_leaf, "folders": load_folders},
+    **{"compcars": load_compcars, "adience": load_adience},
 }

@@ -160,3 +160,102 @@ def test_too_many_files_or_too_little_memory_end_it_before_pictures_are_decoded(
     monkeypatch.setattr(pictures, "pixels", lambda *_: pytest.fail("it is decoded"))
     with pytest.raises(DataError, match=r"18 pictures takes .* more than the memory that is free"):
         read(root)
+
+
+# -- lists beside the pictures -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["images", "splits"])
+def test_pacs_lists_tell_the_official_split(tmp_path, place):
+    """Lines such as photo/dog/056_0001.jpg 1."""
+    write(tmp_path / "images")
+    assert read(tmp_path / "images").tests is None
+    with pytest.raises(DataError, match=r'data\.split = "official" needs art_painting_crossval_kfold\.txt'):
+        read(tmp_path / "images", split="official")
+    (tmp_path / place).mkdir(exist_ok=True)
+    for domain in DOMAINS:
+        lines = [f"{domain}/{label}/pic_00{number}.png {number}" for label in LABELS for number in (0, 2)]
+        (tmp_path / place / f"{domain}_crossval_kfold.txt").write_text("\n".join(lines) + "\n")
+    assert read(tmp_path / "images", split="official").tests.tolist() == [True, False, True] * 6
+
+
+CARS = [  # make, model, year, viewpoint, whether it is taken
+    ("78", "1", "2009", 1, True),
+    ("78", "2", "2009", 4, True),
+    ("78", "2", "2014", 5, True),
+    ("78", "2", "2008", 5, False),
+    ("78", "2", "unknown", 5, False),
+    ("79", "3", "2012", 5, False),  # a pickup
+    ("79", "1", "2012", -1, False),
+]
+
+
+def write_cars(root, attributes="1 235 1.8 5 5 4\n2 0 0 4 5 2\n3 0 0 4 5 8\n"):
+    (root / "data/misc").mkdir(parents=True)
+    (root / "data/misc/attributes.txt").write_text(
+        f"model_id maximum_speed displacement door_number seat_number type\n{attributes}"
+    )
+    for number, (make, model, year, viewpoint, _) in enumerate(CARS):
+        for kind in ("image", "label"):
+            (root / "data" / kind / make / model / year).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (6, 4), (number, 0, 0)).save(
+            root / f"data/image/{make}/{model}/{year}/{number}.jpg", quality=100
+        )
+        (root / f"data/label/{make}/{model}/{year}/{number}.txt").write_text(f"{viewpoint}\n1\n1 1 5 3\n")
+    return root
+
+
+def test_a_client_of_compcars_has_the_cars_of_a_year_and_a_viewpoint(tmp_path):
+    """MAKE/MODEL/YEAR as the publisher's folders are (mmlab.ie.cuhk.edu.hk/datasets/comp_cars)."""
+    pool = load(DataSection(dataset="compcars", root=write_cars(tmp_path), image_size=4), 0)
+    assert (pool.x.shape, pool.outputs, pool.y.tolist()) == ((3, 3, 4, 4), 4, [3, 1, 1])
+    assert [pool.owners[k] for k in pool.client] == ["2009 front", "2009 front-side", "2014 rear-side"]
+    assert pool.client.tolist() == [0, 3, 29]
+
+
+def adience_line(user="7@N0", original="a.jpg", face=12, age="(25, 32)", gender="m"):
+    return "\t".join([user, original, str(face), age, gender, *["0000", "0", "0", "0"]])
+
+
+def write_adience(root, rows):
+    for fold in range(5):
+        head = ["user_id", "original_image", "face_id", "age", "gender", "x", "y", "dx", "dy"]
+        (root / f"fold_{fold}_data.txt").write_text("\n".join(["\t".join(head), *rows.get(fold, [])]) + "\n")
+    (root / "aligned/7@N0").mkdir(parents=True)
+    for face in (12, 13):
+        Image.new("RGB", (8, 8)).save(root / f"aligned/7@N0/landmark_aligned_face.{face}.a.jpg")
+    return root
+
+
+def test_adience_tells_age_and_gender_and_its_last_fold_is_for_testing(tmp_path):
+    odd = [adience_line(age="None"), adience_line(gender="u"), adience_line(age="35")]
+    rows = {0: [adience_line(), *odd], 4: [adience_line(face=13, age="(38, 48)", gender="f")]}
+    pool = load(DataSection(dataset="adience", root=write_adience(tmp_path, rows)), 0)
+    assert (pool.y.tolist(), pool.outputs, pool.tests.tolist()) == ([9, 10], 16, [False, True])
+    assert pool.told == ("left out: 1 with age None, gender m, 1 with age (25, 32), gender u, 1 with age 35, gender m",)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "make", "said"),
+    [
+        ("compcars", lambda at: at.mkdir(exist_ok=True), "it lacks data/image or data/misc/attributes.txt of CompCars"),
+        ("compcars", lambda at: write_cars(at, "1 2 3\n"), "attributes.txt: '1 2 3': a line has six columns"),
+        ("compcars", lambda at: write_cars(at, "9 0 0 4 5 1\n"), "it holds no pictures of MPV, SUV, sedan, hatchback"),
+        (
+            "compcars",
+            lambda at: (write_cars(at) / "data/label/78/1/2009/0.txt").write_text("6\n"),
+            "label 78/1/2009/0.txt begins with '6': viewpoints are -1, 1 to 5",
+        ),
+        ("adience", lambda at: None, "fold_0_data.txt can't be read: No such file"),
+        ("adience", lambda at: write_adience(at, {0: ["a\tb"]}), "line 2 of fold_0_data.txt has 2 columns"),
+        ("adience", lambda at: write_adience(at, {0: [adience_line("../x")]}), "or a path in one"),
+        ("adience", lambda at: write_adience(at, {0: [adience_line(face=99)]}), "99.a.jpg: it can't be read"),
+        ("adience", lambda at: write_adience(at, {}), "its lists name no face"),
+    ],
+)
+def test_damaged_lists_are_told_in_one_line(tmp_path, dataset, make, said):
+    make(tmp_path)
+    with pytest.raises(DataError) as error:
+        load(DataSection(dataset=dataset, root=tmp_path), 0)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
