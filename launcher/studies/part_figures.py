@@ -41,17 +41,24 @@ def save(shown: DataFrame, draw: Callable[[], Figure], title: str, place: Path) 
 
 
 def curves(results: Sequence[Result]) -> DataFrame:
-    """Returns run, round, metric, standard_error (over seeds; missing for one), mbit sent by all up to the round."""
+    """Returns run, round, metric, standard_error (over seeds; missing for one), mbit sent by all up to the round, train
+    (the metric on training samples, where it was recorded)."""
     import pandas
 
     frames = []
     for result in results:
         for folder in result.folders:
-            rounds = open_run(folder).round_cumulative.dropna(subset="mean_test_metric")
-            frames.append(rounds.assign(run=result.name, mbit=rounds.payload_bytes * 8e-6))
+            reader = open_run(folder)
+            rounds, metrics = reader.round_cumulative.dropna(subset="mean_test_metric"), reader.metrics
+            train = metrics[metrics.name.isin(["train_accuracy", "train_mse"])].groupby("round").value.mean()
+            train = rounds["round"].map(train) if len(train) else np.nan
+            frames.append(rounds.assign(run=result.name, mbit=rounds.payload_bytes * 8e-6, train=train))
     found = pandas.concat(frames).groupby(["run", "round"], sort=False)
     return found.agg(
-        metric=("mean_test_metric", "mean"), standard_error=("mean_test_metric", "sem"), mbit=("mbit", "mean")
+        metric=("mean_test_metric", "mean"),
+        standard_error=("mean_test_metric", "sem"),
+        mbit=("mbit", "mean"),
+        train=("train", "mean"),
     ).reset_index()
 
 
@@ -98,6 +105,8 @@ def _lines(axes: Axes, shown: DataFrame, x: str, *, unit: float, flat: bool) -> 
         sent = run[x] > 0 if x == "mbit" else run[x] >= 0
         place, every = run[x][sent], (number, max(1, sent.sum() // 8))
         axes.plot(place, metric[sent], marker=MARKERS[number % len(MARKERS)], ms=4.5, markevery=every, **look)
+        if run.train.notna().any():
+            axes.plot(place, unit * run.train[sent], color=colour, ls=":", lw=1)
         if run.standard_error.notna().any():
             band = unit * run.standard_error[sent]
             axes.fill_between(place, metric[sent] - band, metric[sent] + band, color=colour, alpha=0.2, lw=0)
