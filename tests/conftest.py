@@ -1,5 +1,6 @@
 """For all tests."""
 
+import gc
 import os
 
 from hypothesis import HealthCheck, settings
@@ -12,3 +13,7 @@ os.environ.update(ONE_THREAD)  # as every command does before NumPy is loaded, o
 settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.load_profile("ours")
 pytest_plugins = ["runs"]
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # a million objects of PyTorch and pytest itself, which no collection need look at again

@@ -25,10 +25,6 @@ from sheafgossip.launcher.processes.engine import open_engine
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.transport.keys import KeyPair
 
-pytest.importorskip("pymetis", reason="needs pymetis, of the extra ray")
-ray = pytest.importorskip("ray", reason="needs ray, of the extra ray")
-cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs ray, of the extra ray")
-
 STEPS = 'training.work = "steps"', 'transport.protocol = "tcp"'
 SMALL_WORLD = small(
     *STEPS, "data.rotations = [0, 90, 180, 270]", "algorithm.gamma = 0.05",
@@ -38,8 +34,16 @@ RING = small(*STEPS, "training.steps = 5", "evaluation.every = 0", clients=8, ro
 LONG = small("checkpoints.every = 50", clients=9, rounds=100_000, samples=300, algorithm="dfedu")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def ray_imported():
+    global ray, cluster_utils  # half a second, which only who runs these tests needs
+    pytest.importorskip("pymetis", reason="needs pymetis, of the extra ray")
+    ray = pytest.importorskip("ray", reason="needs ray, of the extra ray")
+    cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs ray, of the extra ray")
+
+
 @pytest.fixture(scope="module")
-def cluster(ray_folder):
+def cluster(ray_folder, ray_imported):
     """The address of a cluster whose three nodes have a fork server's and ten clients' memory each."""
     head = {"num_cpus": 1, "memory": 10**9, "include_dashboard": False}
     nodes = cluster_utils.Cluster(initialize_head=True, head_node_args=head)

@@ -13,12 +13,13 @@ from sheafgossip.launcher.data.pool import DataError
 from sheafgossip.launcher.data.sets import load
 from sheafgossip.launcher.data.shards import cut
 
-datasets = pytest.importorskip("datasets", reason="it writes the folders")
 PICTURES = np.random.default_rng(0).integers(256, size=(24, 5, 4), dtype=np.uint8)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def quiet():
+def datasets_imported():
+    global datasets  # half a second, which only who runs these tests needs
+    datasets = pytest.importorskip("datasets", reason="it writes the folders")
     datasets.disable_progress_bars()
 
 
