@@ -60,8 +60,9 @@ def some(names: Sequence[str], most: int = 10) -> str:
 def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partition:
     """Gives each client at least MINIMUM samples. Raises DataError where that can't be."""
     name = chosen(section, pool)
-    if section.min_samples and name != "natural":
-        raise DataError.of("data.min_samples", section.min_samples, f"samples are split {name!r}, not by owner", 0)
+    for key, none in (("min_samples", 0), ("clients_per_owner", 1)):
+        if (value := getattr(section, key)) != none and name != "natural":
+            raise DataError.of(f"data.{key}", value, f"samples are split {name!r}, not by owner", none)
     if name != "overlapping" and len(pool) < MINIMUM * clients:
         needed = f"{clients} clients need {MINIMUM * clients} samples ({MINIMUM} each)"
         remedy = 'data.partition = "overlapping" lets clients hold the same samples'
