@@ -129,7 +129,11 @@ def parts_of(what: str, *, small: bool, data_root: Path | None, overrides: Seque
     published = tomllib.loads((PAPER / "published.toml").read_text())
     parts = []
     for path in paths:
-        about, configs = _about(path), load(path, overrides)
+        try:
+            about, configs = _about(path), load(path, overrides)
+        except ConfigError as error:
+            where = f"{path.stem}: " if what == ALL_PAPERS else ""
+            raise ConfigError(*(f"{where}{line}" for line in error.args)) from None
         if data_root is not None:
             below = data_root / (about.place or configs[0].data.dataset)
             root = (below if below.exists() else data_root).resolve()

@@ -14,6 +14,7 @@ from foreign import make_run, sheafgossip
 from made import printed
 from runs import ROOT
 from sheafgossip.launcher.commands import runs
+from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.studies import reproduction
 from sheafgossip.launcher.studies.reproduction import Result, names, parts_of, planned, titles
 from sheafgossip.launcher.studies.runner import Means, run_each
@@ -110,6 +111,11 @@ def test_all_has_every_algorithm_on_a_rotated_and_a_label_skewed_problem_with_th
             assert drawn == dict.fromkeys(range(expected), len(part.configs))
     assert all(len(config.data.rotations) == 4 for config in turned.configs)
     assert all(config.data.partition == "classes" and config.data.rotations == (0,) for config in skewed.configs)
+
+
+def test_where_all_parts_are_asked_for_the_one_that_refuses_is_named():
+    with pytest.raises(ConfigError, match=r"^table4-epoch-small: nix: unknown key"):
+        parts_of("all-papers", small=True, data_root=None, overrides=["nix=1"])
 
 
 def test_parts_whose_data_is_missing_are_left_out_and_told(tmp_path):
