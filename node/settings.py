@@ -213,6 +213,9 @@ class Evaluation(Section):
     table ``confusion``; the summary tells the most frequent mistakes."""
     train: bool = False
     """Also that of the same models on all training samples, as metric train_accuracy or train_mse."""
+    fine_tune: Index = 0
+    """Steps that each client's own model takes on all of its training samples, at the rate of [training], before it is
+    tested. They change nothing of the training."""
 
     def __post_init__(self) -> None:
         names = [metric.name for metric in self.metrics] + [f"train_{name}" for name in TEST_METRICS if self.train]

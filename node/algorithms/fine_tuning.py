@@ -10,6 +10,17 @@ from .base import Client
 from .server import FedAvg
 
 
+def fine_tuned(client: Client, model: np.ndarray, steps: int) -> np.ndarray:
+    """Returns ``model`` (d,) after so many gradient steps on all training samples; theta stays as it is."""
+    theta = client.theta.copy()
+    client.theta[:] = model
+    for _ in range(steps):
+        client.theta -= client.alpha * client.gradient_on()
+    tuned = client.theta.copy()
+    client.theta[:] = theta
+    return tuned
+
+
 @dataclass(frozen=True)
 class FedAvgFT(FedAvg):
     """FedAvg with fine-tuning (Wang et al. 2019, Yu et al. 2020): the model that a client uses is the common one after
@@ -22,9 +33,4 @@ class FedAvgFT(FedAvg):
     steps: Annotated[Count, "Gradient steps from the common model to a client's own, at the rate of [training]."] = 10
 
     def personal_model(self, client: Client) -> np.ndarray:
-        w = client.theta.copy()
-        for _ in range(self.steps):
-            client.theta -= client.alpha * client.gradient_on()
-        tuned = client.theta.copy()
-        client.theta[:] = w
-        return tuned
+        return fine_tuned(client, client.theta, self.steps)

@@ -52,6 +52,7 @@ from ...transport.use_log import BEGINS, UseLog
 from .. import own_code
 from ..algorithms import algorithm_of, links_of
 from ..algorithms.base import State, make_room, returned
+from ..algorithms.fine_tuning import fine_tuned
 from ..assignment import Assignment
 from ..client import Client
 from ..model.learner import Learner, time_of_a_step, trying
@@ -354,6 +355,8 @@ class _ClientProcess:
                 return Figures()
             with trying(self.learner):  # a client's own model may be made by steps of its own
                 own, common = self.algorithm.personal_model(self.client), self.algorithm.common_model(self.client)
+                if steps := self.assignment.evaluation.fine_tune:
+                    own = fine_tuned(self.client, own, steps)
                 with self.stopwatch.during("evaluation"):
                     loss, metric = self.learner.evaluate(own)
                     self.reporter.tell_metrics(round, own)

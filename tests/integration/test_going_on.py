@@ -139,7 +139,7 @@ def test_published_figures_and_ours_stand_side_by_side_with_pictures_and_only_wh
     assert (tmp_path / "figure3-small.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "figure3-small.svg").read_text()
     figures = read_csv(tmp_path / "figure3-small.csv")
-    assert ",".join(figures) == "run,round,metric,standard_error,mbit"
+    assert ",".join(figures) == "run,round,metric,standard_error,mbit,train"
     assert len(figures) == 2 * 3  # two runs, rounds 0 to 2
 
     assert again(tmp_path, "figure3") == (shown, [])

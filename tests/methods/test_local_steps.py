@@ -87,6 +87,18 @@ def test_the_steps_that_an_evaluation_takes_change_nothing_of_the_training(run):
     assert_same_states(often, never, ROUNDS)
     learnt = run(CONFIG, *MLP, dropout, "algorithm.name=fedavg")
     assert (often.thetas(ROUNDS) == learnt.thetas(ROUNDS)).all()
+    tuned = run(CONFIG, *MLP, dropout, "algorithm.name=fedavg", "evaluation.fine_tune=2")
+    metrics = "SELECT node, round, train_loss, test_metric FROM round ORDER BY node, round"
+    assert tuned.rows(metrics) == often.rows(metrics)
+    assert (tuned.thetas(ROUNDS) == learnt.thetas(ROUNDS)).all()
+
+
+def test_own_models_of_any_method_may_be_tuned_before_they_are_tested(run):
+    own = run(CONFIG, "algorithm.name=dfedu", "evaluation.fine_tune=3")
+    loop, accuracies = FedAvgFT(own, {"steps": 3}), []
+    for k, loop.w in enumerate(own.thetas(ROUNDS)):
+        accuracies.append((oracles.accuracy(loop.personal(k), loop.shards[k]),))
+    assert own.rows(f"SELECT test_metric FROM round WHERE round = {ROUNDS} ORDER BY node") == accuracies
 
 
 class MOON(FedAvg):
