@@ -25,7 +25,7 @@ SEARCHED = {
     "sheaf-fmtl": {"algorithm.lam": "log:0.0001..0.03"},
     "dfedu": {"algorithm.lam": "log:0.001..0.3"},
     "ditto": {"algorithm.lam": "log:0.01..3"},
-    "pfedme": {"algorithm.lam": "log:1..15", "algorithm.eta": "log:0.005..0.06"},
+    "pfedme": {"algorithm.lam": "log:1..15", "algorithm.eta": "log:0.03..1"},
     "per-fedavg": {"algorithm.alpha": "log:0.01..0.5"},
     "selective-sheaf": {"algorithm.lam": "log:0.03..3"},
 }
