@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	bench-board bench-claims bench-codecs bench-collaboration bench-digits \
 	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-own bench-placement \
 	bench-planner bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
-	bench-selective-others bench-stragglers bench-tune bench-twin docs pictures sizing clean
+	bench-selective-others bench-stragglers bench-table4 bench-tune bench-twin docs pictures sizing clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 26
@@ -154,6 +154,9 @@ bench-claims: setup  ## Try what papers say of their methods, on small problems 
 
 bench-stragglers: setup  ## Measure what staleness buys and costs where clients are slow, and draw it (20 minutes).
 	$(BIN)/python benchmarks/stragglers.py
+
+bench-table4: setup  ## Tune and run table 4 of Sheaf-FMTL's paper on MNIST, 5 seeds (DATA_ROOT=FOLDER; 3 hours).
+	$(BIN)/python benchmarks/table4.py --data-root $(DATA_ROOT)
 
 bench-tune: setup  ## Hold tuned weights of three methods against a grid ten times as large (5 minutes).
 	$(BIN)/python benchmarks/tuning.py

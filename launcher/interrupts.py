@@ -95,7 +95,8 @@ def heard_at_a_prompt() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
-        signal.signal(signal.SIGALRM, handler)
+        if callable(handler):  # else the last alarm, still on its way to another thread, would end the process
+            signal.signal(signal.SIGALRM, handler)
 
 
 def ignore() -> None:

@@ -28,7 +28,7 @@ from .folder import recorded, remove_unfinished
 from .incarnations import Incarnations, beginning, ending
 from .journal import Journal, Outcome, Waits
 
-_LOG_BYTES = 1 << 14  # that a last word needs, at most
+_SPARE_BYTES = 1 << 20  # less than that: a last word, or what SQLite frees when its process has died, did not fit
 _LISTEN_S = 0.25
 
 
@@ -329,7 +329,7 @@ def _last_line(log: Path) -> str:
     said: list[str] = []
     with suppress(OSError):
         said = log.read_text(errors="replace").splitlines()[-1:]
-        if not said and shutil.disk_usage(log.parent).free < _LOG_BYTES:
+        if not said and shutil.disk_usage(log.parent).free < _SPARE_BYTES:
             return ", and cannot say why: the disk is full"
     if "FATAL ERROR: OUT OF MEMORY" in "".join(said):
         return ", for what came in took all the memory that it may have"
