@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...metrics.config_file import require_plain_file
 from ...topology.errors import install
 from ..config.data import DataSection
 from .files import CLIENT, Source, first_line, pool_of
@@ -95,6 +96,7 @@ def _saved(source: Source, folder: Path) -> list[Path]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
+        require_plain_file(path)
         with path.open("rb") as file:
             found = json.loads(file.read(1 << 24))
         return found if isinstance(found, dict) else {}
@@ -121,6 +123,7 @@ def _batches(source: Source, path: Path) -> "Iterator[pa.RecordBatch]":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    require_plain_file(path)
     if path.suffix != ".parquet":
         with pa.memory_map(str(path)) as file:
             for batch in pa.ipc.open_stream(file):

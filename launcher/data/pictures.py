@@ -10,6 +10,7 @@ from warnings import catch_warnings
 
 import numpy as np
 
+from ...metrics.config_file import require_plain_file
 from ..config.data import DataSection
 from .files import Source, first_line
 from .pool import DataError, Pool, some
@@ -37,6 +38,8 @@ def opened(file: Path | IO[bytes]) -> "Iterator[Image]":
     from PIL import Image
 
     try:
+        if isinstance(file, Path):
+            require_plain_file(file)
         with catch_warnings(action="error", category=Image.DecompressionBombWarning):
             found = Image.open(file, formats=_FORMATS)
         with found as picture:
@@ -124,11 +127,12 @@ def read_pictures(source: Source, paths: list[Path], wanted: int) -> np.ndarray:
 def read_lines(path: Path) -> list[str]:
     """Raises DataError."""
     try:
+        require_plain_file(path)
         if path.stat().st_size > _LARGEST_LIST:
             raise DataError(f"{path} has more than {_LARGEST_LIST >> 20} MB, the most that is read")
         return path.read_text("utf-8", errors="replace").splitlines()
     except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}") from error
+        raise DataError(f"{path} can't be read: {error.strerror or error}") from error
 
 
 def _kept_for_testing(source: Source, files: list[_Labelled], domains: list[str]) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Data sets of Hugging Face, as the library itself writes them."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -203,9 +204,19 @@ def bomb(tmp_path):
     (tmp_path / "set").rename(tmp_path / "set.parquet")
 
 
+def pipe(name):
+    def write(folder):
+        (folder / "set").mkdir()
+        os.mkfifo(folder / "set" / name)
+
+    return write
+
+
 @pytest.mark.parametrize(
     ("write", "keys", "said"),
     [
+        (pipe("a.parquet"), {}, "it can't be read: is not a plain file"),
+        (pipe("state.json"), {}, "it holds no dataset_dict.json"),
         (lambda folder: None, {}, "there is no such folder"),
         (lambda folder: (folder / "set").mkdir(), {}, "it holds no dataset_dict.json, state.json or .parquet file"),
         (ragged, {}, 'column "input_ids" has rows of 1 to 2 values; each needs as many: pad or cut them'),

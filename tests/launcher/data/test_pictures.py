@@ -2,6 +2,7 @@
 PACS/images/photo/dog/056_0001.jpg and Office-31 office31/amazon/back_pack/frame_0001.jpg, as first published with a
 folder images between."""
 
+import os
 import re
 import struct
 import zlib
@@ -259,3 +260,19 @@ def test_damaged_lists_are_told_in_one_line(tmp_path, dataset, make, said):
         load(DataSection(dataset=dataset, root=tmp_path), 0)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "make", "place"),
+    [
+        ("folders", write, "photo/dog/pic_001.png"),
+        ("compcars", lambda at: write_cars(at), "data/label/78/1/2009/0.txt"),
+        ("adience", lambda at: write_adience(at, {0: [adience_line()]}), "fold_0_data.txt"),
+    ],
+)
+def test_a_pipe_among_the_files_is_not_waited_for(tmp_path, dataset, make, place):
+    make(tmp_path)
+    (tmp_path / place).unlink()
+    os.mkfifo(tmp_path / place)
+    with pytest.raises(DataError, match=f"{place}.* can't be read: is not a plain file"):
+        load(DataSection(dataset=dataset, root=tmp_path), 0)
