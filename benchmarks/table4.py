@@ -36,7 +36,7 @@ SEARCHED_OF = {"Rotating maps 0.1": {"algorithm.lam": "log:0.01..1"}}
 def tuned(config: RunConfig, rounds: int, trials: int, out: Path) -> dict[str, Any]:
     """{key: value}, of runs of so many rounds."""
     space = parse_space(ALPHA | SEARCHED_OF.get(config.label, SEARCHED.get(config.algorithm.name, {})))
-    shorter = config.but(seed=TUNING[0], rounds=rounds, evaluation={"every": 0}, measuring={"enabled": False})
+    shorter = config.but(seed=TUNING[0], rounds=rounds, measuring={"enabled": False})
     with alone_in(out) as claim, Jobs(2, claim.descriptor) as jobs:
         found = tune(shorter, space, Budget(trials), out, jobs)
     print(f"{config.label}: {found.values}, {found.value:.4f}", flush=True)
@@ -56,13 +56,12 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, required=True, help="folder with the files of MNIST")
     parser.add_argument("--steps", type=int, default=1, help="mini-batch gradients a round")
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--tuning-rounds", type=int, default=30)
+    parser.add_argument("--tuning-rounds", type=int, default=100)
     parser.add_argument("--trials", type=int, default=8)
     given = parser.parse_args()
     root, out = given.data_root.resolve(), given.out / f"{given.steps}"
-    configs = load(
-        PAPER / "table4.toml", [f"data.root={root}", f"training.steps={given.steps}", f"rounds={given.rounds}"]
-    )
+    changed = [f"data.root={root}", f"training.steps={given.steps}", f"rounds={given.rounds}", "evaluation.every=0"]
+    configs = load(PAPER / "table4.toml", changed)
     values = {
         each.label: tuned(each, given.tuning_rounds, given.trials, out / f"tune-{slug(each.label)}") for each in configs
     }
