@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	bench-board bench-claims bench-codecs bench-collaboration bench-digits \
 	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-own bench-placement \
 	bench-planner bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
-	bench-selective-others bench-stragglers bench-table4 bench-tune bench-twin docs pictures sizing clean
+	bench-selective-others bench-stragglers bench-table4 bench-tune bench-twin docs gallery pictures site sizing clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 26
@@ -59,6 +59,9 @@ pictures: setup  ## Make the pictures of README from a run of the demo (1 minute
 	$(BIN)/sheafgossip report build/demo --figures build/figures
 	mkdir -p docs/pictures/demo
 	cp build/figures/learning-accuracy.svg build/figures/graph-5.svg docs/pictures/demo/
+
+gallery: pictures bench-maps bench-drift bench-stragglers bench-twin bench-board  ## Make all pictures of docs/gallery.md but MNIST's (2 hours; root).
+	$(if $(DATA_ROOT),$(MAKE) bench-selective-mnist DATA_ROOT=$(DATA_ROOT))
 
 # Type checkers do not see that topology/ is sheafgossip.topology, so they are shown a tree of links in which it is.
 typecheck: setup  ## Check types.
@@ -167,6 +170,15 @@ bench-twin: setup  ## Hold planned seconds against measured ones, over links tha
 docs: setup  ## Make the pages that are made from the code.
 	$(BIN)/sheafgossip config schema > docs/configuration.md
 	$(BIN)/python -m sheafgossip.reference > docs/api.md
+
+site: $(INSTALLED) .venv/.docs  ## Build the site of all pages into build/site, and check it (1 minute).
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	SHEAFGOSSIP_SITE=build/site $(BIN)/python -m pytest tests/test_site.py
+	@echo "look at build/site/index.html"
+
+.venv/.docs: pyproject.toml $(INSTALLED)
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	touch $@
 
 clean:  ## Remove what was built; .venv and runs/ stay.
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

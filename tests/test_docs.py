@@ -1,10 +1,13 @@
 """What the pages say can be checked: links, configurations, queries and tables; and every example is valid."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from sheafgossip.launcher.cli import app
 from sheafgossip.launcher.config.files import load
 from sheafgossip.metrics.reader import FRAMES, open_records
 from sheafgossip.metrics.records import TABLES
@@ -24,6 +27,16 @@ def records(tmp_path):
         yield records
 
 
+def understood(words):
+    """Goes down to the command, which reads its options and their values; raises what it cannot understand."""
+    group, context = get_command(app), None
+    while hasattr(group, "commands"):
+        context = group.make_context("sheafgossip", words[:], parent=context, resilient_parsing=False)
+        rest = [*context._protected_args, *context.args]
+        group, words = group.commands[rest[0]], rest[1:]
+    group.make_context(group.name, words, parent=context)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_links_configures_and_asks_is_there_valid_and_answered(page, tmp_path, records):
     text = page.read_text()
@@ -35,6 +48,30 @@ def test_what_a_page_links_configures_and_asks_is_there_valid_and_answered(page,
             continue
         (tmp_path / "block.toml").write_text(block)
         assert load(tmp_path / "block.toml"), block
+
+
+def test_every_page_and_picture_is_listed():
+    docs = ROOT / "docs"
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", (docs / "README.md").read_text()))
+    assert {page.name for page in docs.glob("*.md")} - listed == {"README.md"}
+    shown = set(re.findall(r"!\[.*\]\((.*)\)", (docs / "gallery.md").read_text()))
+    assert {path.relative_to(docs).as_posix() for path in (docs / "pictures").rglob("*.svg")} == shown
+
+
+COMMAND = re.compile(r"^    +(?:\.venv/bin/)?((?:sheafgossip|make) (?:.*\\\n)*.*)", re.MULTILINE)
+COMMANDS = sorted({line for page in PAGES for line in COMMAND.findall(page.read_text())})
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_a_page_is_one(line):
+    program, *words = shlex.split(line.replace("\\\n", ""), comments=True)
+    if program == "make":
+        assert words[0] in TARGETS
+        return
+    if any(word.startswith("[") for word in words):
+        pytest.skip("shows what may be left out")
+    understood(words)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
