@@ -25,6 +25,7 @@ $(INSTALLED): pyproject.toml
 
 demo: setup  ## Run twenty client processes and compare five algorithms.
 	$(BIN)/sheafgossip run examples/demo.toml
+	@echo "next: a configuration of your own, $(BIN)/sheafgossip new experiment mine"
 
 test: setup  ## Run all tests.
 	$(BIN)/python -m pytest -n 3 --dist loadfile

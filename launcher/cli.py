@@ -199,6 +199,17 @@ def config_schema() -> None:
     typer.echo(describe())
 
 
+@files_app.command("experiment")
+def new_experiment(
+    name: Annotated[str, typer.Argument(help="What it is called.")] = "experiment",
+    out: Annotated[Path, typer.Option(help="Folder of the file.")] = Path(),
+) -> None:
+    """Write a configuration with comments, that runs as it is: sheafgossip new experiment mine"""
+    from .commands.new import experiment
+
+    experiment(name, out)
+
+
 @files_app.command("algorithm")
 def new_algorithm(
     name: Annotated[str, typer.Argument(help="What it is called, such as half-way.")],
