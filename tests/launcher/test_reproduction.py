@@ -143,7 +143,7 @@ def test_the_list_tells_of_each_part_what_it_needs_and_what_was_run(tmp_path):
         f"Vehicle; 36 runs; not timed; never run in {tmp_path}"
     )
     title = "figure3  Figure 3 at a small size: three models in one federation, rotated digits"
-    started = "--small; digits; 2 runs; about 0.5 min a seed here; 1 finished, "
+    started = "--small; digits; 2 runs; about 0.2 min a seed here; 1 finished, "
     assert told[title].strip().startswith(started)
     assert told[title].endswith(", 1 of them with other settings")
     files = " ".join(out.partition("Files of the data sets")[2].split())
