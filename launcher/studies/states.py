@@ -12,7 +12,7 @@ import numpy as np
 
 from ...metrics import open_run
 from ...metrics.store import RunFolderError
-from ...topology.picture import COLOURS, LOOK, MARKERS, legend_below, literal, new_figure
+from ...topology.picture import COLOURS, MARKERS, legend_below, literal, new_figure
 from .folders import slug
 from .part_figures import save
 
@@ -47,13 +47,10 @@ def plane(points: np.ndarray) -> np.ndarray:
 
 
 def _draw_relations(stem: str, folder: Path, out: Path) -> list[Path]:
-    import matplotlib
-
-    from ...metrics.report.drawn import methods_of
+    from ...metrics.report.methods import methods_of
     from ...metrics.report.relations import relations
 
-    with matplotlib.rc_context(LOOK):
-        files = [path for drawn in relations(methods_of([folder])[0]) for path in drawn.save(out)]
+    files = [path for drawn in relations(methods_of([folder])[0]) for path in drawn.save(out)]
     return [path.replace(path.with_name(f"{stem}-{path.name}")) for path in files]
 
 

@@ -1,22 +1,18 @@
 """A board as a page, as Markdown, and as a picture: the same tables in both."""
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from ...topology.picture import COLOURS, INK, LOOK, MARKERS, SOFT, legend_below, new_figure
 from ..board import TARGET, Board, Entry, best_of, front_of, target_of
 from ..comparison import Estimate
-from ..text import UNKNOWN, plain, short
-from .drawn import Drawn
-from .page import document, html_figure, html_row, html_table
+from ..text import UNKNOWN, short
+from .chart import PALETTE, SHAPES, Chart, Spec, category, quantity
+from .page import document
 
 PAGE, TABLES, DATA, PICTURE = "board.html", "board.md", "board.json", "board.svg"
 """Names of the files."""
@@ -28,24 +24,23 @@ class Section(NamedTuple):
     note: str
     columns: list[str]
     rows: list[list[str]]  # the first cell names the row
-    drawn: Drawn | None = None
+    chart: Chart | None = None
 
 
 def write_board(board: Board, out: Path) -> list[Path]:
     """Writes page, Markdown, picture and board.json. Raises OSError."""
     out.mkdir(parents=True, exist_ok=True)
     files = [out / name for name in (PAGE, TABLES, PICTURE, DATA)]
-    with matplotlib.rc_context(LOOK | {"axes.grid": True}):
-        drawn = draw(board)
-        sections = list(sections_of(board, drawn))
-        files[0].write_text(plain(_page(board, sections)), encoding="utf-8")
-        files[1].write_text(_markdown(board, sections), encoding="utf-8")
-        drawn.figure.savefig(files[2], facecolor="white", metadata={"Date": None})
+    chart = draw(board)
+    sections = list(sections_of(board, chart))
+    files[0].write_text(_page(board, sections), encoding="utf-8")
+    files[1].write_text(_markdown(board, sections), encoding="utf-8")
+    files[2].write_text(chart.svg(), encoding="utf-8")
     board.save(files[3])
     return files
 
 
-def sections_of(board: Board, drawn: Drawn | None = None) -> Iterator[Section]:
+def sections_of(board: Board, chart: Chart | None = None) -> Iterator[Section]:
     problems = {problem: board.of(problem) for problem in board.problems}
     bests = {problem: best_of(entries) for problem, entries in problems.items()}
     columns = ["method", *board.problems.values(), "places"]
@@ -64,7 +59,7 @@ def sections_of(board: Board, drawn: Drawn | None = None) -> Iterator[Section]:
             cells.append(f"{_metric(entry, 'test_metric')}{star}")
         found = [place[name] for place in places.values() if name in place]
         rows.append([method.title, *cells, f"{sum(found) / len(found):.1f}" if found else UNKNOWN])
-    yield Section("All problems", note, columns, rows, drawn)
+    yield Section("All problems", note, columns, rows, chart)
     for problem, entries in problems.items():
         yield _of_problem(board, board.problems[problem], entries)
 
@@ -140,94 +135,97 @@ def _with_error(value: float, error: float) -> str:
 # -- the picture -------------------------------------------------------------------------------------------------------
 
 
-def draw(board: Board) -> Drawn:
+def draw(board: Board) -> Chart:
     """Accuracy against bytes, a panel a problem, with the methods that no other beats for as few bytes joined."""
-    problems = board.problems
-    columns = min(3, len(problems))
-    lines = math.ceil(len(problems) / columns)
-    figure, panels = new_figure(4.2 * columns, 3.4 * lines + 0.7, columns, len(problems))
     families = list(dict.fromkeys(each.family for each in board.methods.values()))
-    for panel, (problem, title) in zip(panels, problems.items(), strict=True):
-        _panel(panel, title, board.of(problem), families)
-    _legend(figure, panels[0], families)
-    data = DataFrame(
-        [
-            (each.problem, each.method, metric.mean, metric.standard_error, sent.mean, each in front)
-            for problem in problems
-            for front in [front_of(board.of(problem))]
-            for each in board.of(problem)
-            if (metric := each.estimate("test_metric")) and (sent := each.estimate("payload_bytes"))
-        ],
-        columns=["problem", "method", "test_metric", "standard_error", "payload_bytes", "on_front"],
-    )
+    rows = [row for problem in board.problems for row in _points(problem, board.of(problem))]
+    columns = ["problem", "method", "title", "family", "test_metric", "standard_error", "payload_bytes", "on_front"]
+    table = DataFrame(rows, columns=[*columns, "place_mb", "value", "name"])
+    views = [_panel(problem, title, board.of(problem), families) for problem, title in board.problems.items()]
+    spec: Spec = {"concat": views, "columns": 3}
     caption = "Each dot is a method, mean over seeds; the line joins those that no other beats for as few bytes."
-    return Drawn("board", "Accuracy against bytes", caption, figure, data)
+    written = table[[each for each in columns if each not in ("title", "family")]]
+    return Chart("board", "Accuracy against bytes", caption, spec, {"board": table}, written=written)
 
 
-def _panel(panel: Axes, title: str, entries: Sequence[Entry], families: Sequence[str]) -> None:
+def _points(problem: str, entries: Sequence[Entry]) -> Iterator[tuple]:
+    found = [
+        (each, metric, sent)
+        for each in entries
+        if (metric := each.estimate("test_metric")) and (sent := each.estimate("payload_bytes"))
+    ]
+    front = front_of([each for each in entries if each.results])
+    named = {each.name for each in front[-_NAMED:]}
+    least = min((sent.mean for *_, sent in found if sent.mean > 0), default=1e6)
+    for each, metric, sent in found:
+        scale = 1.0 if each.metric == "mse" else 100.0
+        place = max(sent.mean, least / 3) / 1e6  # what sends nothing stands at the left
+        error, on_front = metric.standard_error, each in front
+        about = each.method, each.title, each.family, metric.mean, error, sent.mean, on_front
+        yield problem, *about, place, scale * metric.mean, each.title if each.name in named else ""
+
+
+def _panel(problem: str, title: str, entries: Sequence[Entry], families: Sequence[str]) -> Spec:
     there = [each for each in entries if each.results]
-    sent = {each.name: each.estimate("payload_bytes") for each in there}
-    least = min((found.mean for found in sent.values() if found and found.mean > 0), default=1e6)
-    scale = 1.0 if there and there[0].metric == "mse" else 100.0
-
-    def place(entry: Entry) -> tuple[float, float]:
-        bytes_, metric = sent[entry.name], entry.estimate("test_metric")
-        assert bytes_
-        assert metric
-        return max(bytes_.mean, least / 3) / 1e6, scale * metric.mean  # what sends nothing stands at the left
-
-    for entry in there:
-        panel.scatter(*place(entry), **_look(families.index(entry.family)))
-    front = front_of(there)
-    if front:
-        xs, ys = zip(*map(place, front), strict=True)
-        panel.step([*xs, panel.get_xlim()[1]], [*ys, ys[-1]], where="post", color=SOFT, lw=1, zorder=0)
-    for entry in front[-_NAMED:]:
-        panel.annotate(
-            entry.title, place(entry), (0, 4), textcoords="offset points", fontsize=7, color=INK, ha="center"
-        )
-    panel.set_xscale("log")
-    panel.set_title(title, fontsize=10)
-    panel.set_xlabel("payload sent, MB")
-    panel.set_ylabel(_title(there[0]) if there else "")
-
-
-def _legend(figure: Figure, panel: Axes, families: Sequence[str]) -> None:
-    for number, family in enumerate(families):
-        panel.scatter([], [], label=family, **_look(number))
-    legend_below(figure, panel)
-
-
-def _look(family: int) -> dict[str, Any]:
-    colour, marker = COLOURS[family % len(COLOURS)], MARKERS[family % len(MARKERS)]
-    return {"s": 22, "linewidths": 0, "color": colour, "marker": marker}
+    look = {"domain": list(families), "range": [PALETTE[place % len(PALETTE)] for place in range(len(families))]}
+    shape = {"domain": list(families), "range": [SHAPES[place % len(SHAPES)] for place in range(len(families))]}
+    x = quantity(
+        "place_mb",
+        "payload sent, MB",
+        scale={"type": "log", "nice": False},
+        axis={"format": "~s", "labelOverlap": True},
+    )
+    y = quantity("value", _title(there[0]) if there else "", scale={"zero": False})
+    tooltip = [
+        category("title", "method"),
+        quantity("payload_bytes", "payload, bytes", format=",.4~s"),
+        quantity("value", y["title"], format=".4~g"),
+    ]
+    on_front = {"filter": "datum.on_front"}
+    return {
+        "title": title,
+        "width": 290,
+        "height": 220,
+        "transform": [{"filter": f"datum.problem == {json.dumps(problem)}"}],
+        "encoding": {"x": x, "y": y},
+        "layer": [
+            {
+                "transform": [on_front],
+                "mark": {"type": "line", "interpolate": "step-after", "color": "#8a8d93", "strokeWidth": 1},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 46, "opacity": 0.9},
+                "encoding": {
+                    "color": category("family", None, scale=look),
+                    "shape": category("family", None, scale=shape),
+                    "tooltip": tooltip,
+                },
+            },
+            {"mark": {"type": "text", "dy": -9, "fontSize": 9, "aria": False}, "encoding": {"text": {"field": "name"}}},
+        ],
+    }
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
 
 
-def _page(board: Board, sections: Iterable[Section]) -> str:
-    facts = "".join(f"<br>{escape(name)}: {escape(text)}" for name, text in board.facts.items())
-    parts = [f"<header><h1>Board</h1><p>{facts.removeprefix('<br>')}</p></header>"]
-    for section in sections:
-        rows = [html_row(escape(first), cells) for first, *cells in section.rows]
-        table = html_table(section.columns, rows, kind="")
-        drawn = html_figure(section.drawn, "h3") if section.drawn else ""
-        note = f"<p class=note>{escape(section.note)}</p>"
-        parts.append(f"<section><h2>{escape(section.heading)}</h2>{table}{note}{drawn}</section>")
-    parts.append(_configurations(board))
-    return document("Board", parts)
-
-
-def _configurations(board: Board) -> str:
-    blocks = "".join(
-        f"<details><summary>{escape(each.name)}</summary><p class=note>Seeds and hashes: "
-        f"{', '.join(f'{result.seed} {result.digest[:12]}' for result in each.results) or escape(each.flaw)}. "
-        f"Trials: {', '.join(f'{count} {how}' for how, count in each.trials.items())}. To make it again and compare: "
-        f"<code>sheafgossip board --check {escape(each.name)}</code></p><pre>{escape(each.toml)}</pre></details>"
+def _page(board: Board, sections: Sequence[Section]) -> str:
+    entries = [
+        {
+            "name": each.name,
+            "seeds": ", ".join(f"{result.seed} {result.digest[:12]}" for result in each.results) or each.flaw,
+            "trials": ", ".join(f"{count} {how}" for how, count in each.trials.items()),
+            "toml": each.toml,
+        }
         for each in board.entries
-    )
-    return f"<section><h2>Configurations</h2>{blocks}</section>"
+    ]
+    charts = [section.chart for section in sections if section.chart]
+    shown = [
+        {"heading": each.heading, "name": each.heading, "note": each.note, "columns": each.columns, "chart": each.chart,
+         "rows": [(first, cells) for first, *cells in each.rows]}
+        for each in sections
+    ]  # fmt: skip
+    return document("board.html", charts, "Board", facts=list(board.facts.items()), sections=shown, entries=entries)
 
 
 def _markdown(board: Board, sections: Iterable[Section]) -> str:

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from ...topology.picture import INK, new_figure
 from ..store import RunFolderError
-from .charts import heat_map
-from .drawn import Drawn, Method
+from .chart import Chart, Spec, quantity
+from .methods import Method
+from .of_one import pixels
 
-_MOST = 1_000  # clients
+_MOST = 300  # clients
 
 
-def relations(method: Method) -> Iterator[Drawn]:
+def relations(method: Method) -> Iterator[Chart]:
     """Draws how far apart (FLT), or how alike (SFMTL-Graph), a server has found its clients; those of a group side by
     side, and with FLT the tree of Ward's method that joins them."""
     server, config = len(method.clients), method.reader.config.get("algorithm", {})
@@ -30,31 +30,47 @@ def relations(method: Method) -> Iterator[Drawn]:
     if server < 2 or {values.shape, related.shape} != {(server, server)} or groups.shape != (server,):
         return
     tree = _ward(related) if what == "distances" else None
-    order = np.argsort(groups, kind="stable") if tree is None else np.array(tree["leaves"])
-    label = r"$a_{kl}$" if tree is None else r"$A_{ij}$"
-    figure, panels = new_figure(6.4 if tree is None else 10.0, 5.4, 1 if tree is None else 2)
-    heat_map(panels[0], DataFrame(values[np.ix_(order, order)]), label, shrink=0.8, cmap="viridis")
-    every = 1 + (server - 1) // 20
-    for axis in (panels[0].xaxis, panels[0].yaxis):
-        axis.set_ticks(range(0, server, every), [str(client) for client in order[::every]])
-    panels[0].set(xlabel="client", ylabel="client")
-    for end in np.flatnonzero(np.diff(groups[order])) + 0.5:
-        panels[0].axhline(end, color=INK, lw=0.8)
-        panels[0].axvline(end, color=INK, lw=0.8)
-    caption = f"Pixel (k, l) is {what} of the server's last state; lines part communities, empty pixels were not heard."
-    if tree is not None:
-        for x, y in zip(tree["icoord"], tree["dcoord"], strict=True):
-            panels[1].plot((np.array(x) - 5) / 10, y, color=INK, lw=0.9)  # scipy's leaves are at 5, 15, ..
-        panels[1].set_xticks(range(0, server, every), [str(client) for client in order[::every]])
-        panels[1].set(xlabel="client", ylabel="height of the join")
-        caption = (
-            "Pixel (i, j) is the least distance of two clients' centroids, as the server found it before the first "
-            "round; empty pixels were not heard. Lines part the models that clients get. Beside it is Ward's tree of "
-            "the rows of who is related to whom."
-        )
+    order = (np.argsort(groups, kind="stable") if tree is None else np.array(tree["leaves"])).tolist()
     k, other = np.indices(values.shape).reshape(2, -1)
     data = DataFrame({"client": k, "other": other, what: values.ravel(), "group": groups[k]})
-    yield Drawn(f"relations-{method.number + 1}", "Relations of clients", caption, figure, data)
+    spec = pixels(("other", "client"), ("client", "client"), (what, "a_kl" if tree is None else "A_ij"))
+    for axis in "xy":
+        spec["encoding"][axis]["sort"] = order
+    caption = f"Pixel (k, l) is {what} of the server's last state, communities side by side; empty ones were not heard."
+    if tree is not None:
+        caption = (
+            "Pixel (i, j) is the least distance of two clients' centroids, as the server found it before the first "
+            "round; empty pixels were not heard. Clients stand in the order of the tree below."
+        )
+    yield Chart(
+        f"relations-{method.number + 1}", "Relations of clients", caption, spec, {"relations": data.dropna(subset=what)}
+    )
+    if tree is not None:
+        yield _drawn(tree, order, method)
+
+
+def _drawn(tree: dict[str, Any], order: list[int], method: Method) -> Chart:
+    rows = [
+        ((place - 5) / 10, height, join)  # scipy's leaves are at 5, 15, ..
+        for join, (x, y) in enumerate(zip(tree["icoord"], tree["dcoord"], strict=True))
+        for place, height in zip(x, y, strict=True)
+    ]
+    table = DataFrame(rows, columns=["place", "height", "join"]).assign(corner=lambda rows: range(len(rows)))
+    labels = f"{order}[datum.value]"
+    axis = {"values": list(range(len(order))), "labelExpr": labels, "grid": False, "labelOverlap": True}
+    spec: Spec = {
+        "width": "container",
+        "height": 240,
+        "mark": {"type": "line", "color": "#5b6770", "strokeWidth": 1.1},
+        "encoding": {
+            "x": quantity("place", "client", axis=axis, scale={"nice": False, "padding": 8}),
+            "y": quantity("height", "height of the join"),
+            "detail": {"field": "join"},
+            "order": quantity("corner", None),
+        },
+    }
+    caption = "Ward's tree of the rows of who is related to whom."
+    return Chart(f"tree-{method.number + 1}", "Tree of clients", caption, spec, {"tree": table})
 
 
 def _ward(related: np.ndarray) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """FLT against its equations in plain loops; and whether it finds clusters that are there."""
 
 import os
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 import oracles
 from runs import RunFolder, command
 from sheafgossip.metrics.report import relations as drawing
-from sheafgossip.metrics.report.drawn import methods_of
+from sheafgossip.metrics.report.methods import methods_of
 from sheafgossip.topology.randomness import generator
 
 from .plain import Loop
@@ -156,9 +157,10 @@ def test_it_is_what_its_paper_says_and_sends_one_encoder_and_one_signature_a_cli
 def test_its_clusters_are_those_of_the_clients_and_libraries_are_loaded_once(runs):
     folder = runs["finding"]
     state = folder.states(2)[15]
-    (drawn,) = drawing.relations(methods_of([folder.path])[0])
-    np.testing.assert_allclose(drawn.data.distances, state["distances"].ravel())
-    assert len(drawn.figure.axes[1].lines) == 14  # joins of 15 clients
+    drawn, tree = drawing.relations(methods_of([folder.path])[0])
+    found = drawn.data.set_index(["client", "other"]).distances.reindex(product(range(15), range(15)))
+    np.testing.assert_allclose(found, state["distances"].ravel())
+    assert tree.data["join"].nunique() == 14  # of 15 clients
     groups = folder.rows("SELECT value FROM meta WHERE key = 'groups'")[0][0].split(",")
     assert adjusted_rand_score(groups, folder.states(2)[15]["model_of"]) >= 0.9
     ((own,),) = folder.rows("SELECT max(uss) FROM resource WHERE node BETWEEN 0 AND 14")

@@ -14,7 +14,7 @@ from sheafgossip.metrics.config_file import differing, setting_of, short_names
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.export import ExportError, write_groups, write_runs
 from sheafgossip.metrics.records import MetricRecord
-from sheafgossip.metrics.report.drawn import methods_of
+from sheafgossip.metrics.report.methods import methods_of
 from sheafgossip.metrics.report.page import page, worst_clients
 from sheafgossip.metrics.summary import summarize
 
@@ -222,7 +222,7 @@ def test_a_loss_that_has_grown_a_hundredfold_is_told_and_marked_in_every_table(l
     methods = methods_of([good, bad])
     html = page(methods, [], [(method, []) for method in methods])
     assert "Finished, but local (seed 0): diverged" in html
-    assert "</i>local (diverged)</th>" in html
+    assert "local</span> (diverged)</label></th>" in html
     write_groups(tmp_path / "groups.csv", Comparison(groups))
     write_runs(tmp_path / "runs.csv", [good, bad], [])
     for name in ("groups", "runs"):

@@ -12,9 +12,9 @@ from scipy.stats import kendalltau
 from made import done, event, node, printed, write
 from runs import RunFolder
 from sheafgossip.metrics.records import LAUNCHER, KernelRecord, UsedRecord
-from sheafgossip.metrics.report.charts import planned
-from sheafgossip.metrics.report.drawn import methods_of
+from sheafgossip.metrics.report.methods import methods_of
 from sheafgossip.metrics.report.page import page
+from sheafgossip.metrics.report.waits import planned
 from sheafgossip.metrics.store import RunFolderError
 from sheafgossip.metrics.twin import Seconds, Twin, save_links, twin_of
 from sheafgossip.metrics.twins import Twins, kendall_tau, render

@@ -69,7 +69,8 @@ def test_a_board_is_made_kept_and_checked(tmp_path):
     assert entry.tuned["training.alpha"] in (0.1, 0.3)
     page = (tmp_path / "out" / "board.html").read_text()
     assert entry.results[1].digest[:12] in page
-    assert "<svg" in page
+    assert 'data-chart="board"' in page
+    assert (tmp_path / "out" / "board.svg").read_text().startswith("<svg")
 
     assert "of 3: " not in command(*words, cwd=tmp_path).stderr  # nothing was made
     assert read_board(tmp_path / "out" / "board.json").entries == board.entries
