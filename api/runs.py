@@ -141,7 +141,8 @@ class Page:
 
     def _repr_html_(self) -> str:
         text = html.escape(self.path.read_text(encoding="utf-8"))
-        return f'<iframe srcdoc="{text}" style="width: 100%; height: 40em; border: none"></iframe>'
+        how = 'sandbox="allow-scripts" style="width: 100%; height: 40em; border: none"'  # apart from the notebook
+        return f'<iframe srcdoc="{text}" {how}></iframe>'
 
 
 class Table:

@@ -97,6 +97,7 @@ def page(methods: Sequence[Method], together: Sequence[Chart], each: Sequence[tu
         worst={"name": "worst clients", "columns": ["method", "client: test metric, the worst first"], "rows": worst},
         planned=_planned([method for method, _ in each]),
         each_method=own,
+        left_out=len(methods) - len(each),
         frames=max(graphs, default=0),
         events=_events(methods),
         **_configuration(methods),
