@@ -23,9 +23,8 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	touch $@
 
-demo: setup  ## Run twenty client processes and compare five algorithms.
-	$(BIN)/sheafgossip run examples/demo.toml
-	@echo "next: a configuration of your own, $(BIN)/sheafgossip new experiment mine"
+demo: setup  ## Run twenty client processes and compare seven methods.
+	$(BIN)/sheafgossip demo
 
 test: setup  ## Run all tests.
 	$(BIN)/python -m pytest -n 3 --dist loadfile
@@ -56,7 +55,7 @@ format: setup  ## Repair what a machine can repair of the style.
 
 pictures: setup  ## Make the pictures of README from a run of the demo (1 minute).
 	rm -rf build/demo build/figures
-	$(BIN)/sheafgossip run examples/demo.toml --quiet --out build/demo
+	$(BIN)/sheafgossip demo --quiet --out build/demo
 	$(BIN)/sheafgossip report build/demo --figures build/figures
 	mkdir -p docs/pictures/demo
 	cp build/figures/learning-accuracy.svg build/figures/graph-5.svg docs/pictures/demo/

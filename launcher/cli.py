@@ -26,6 +26,7 @@ from .options import (
     RunOrRuns,
     Target,
     command,
+    epilog,
     new_group,
 )
 
@@ -56,7 +57,7 @@ def about(
         raise typer.Exit(2)
 
 
-@command(app, "runs")
+@command(app, "runs", example="run config.toml --set rounds=50 --set algorithm.gamma=0.03")
 def run(
     file: ConfigFile,
     overrides: Overrides = None,
@@ -73,7 +74,16 @@ def run(
     command with the same --out goes on where it was: finished runs are kept."""
 
 
-@command(app, "runs")
+@command(app, "runs", example="demo --out runs/first-look")
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/demo, numbered.")] = None,
+    quiet: Quiet = False,
+    plain: Plain = False,
+) -> None:
+    """Run twenty client processes, and compare seven methods."""
+
+
+@command(app, "runs", example="plan config.toml --picture plan.svg")
 def plan(
     file: ConfigFile,
     overrides: Overrides = None,
@@ -85,7 +95,7 @@ def plan(
     A file with compare tables describes several runs; they are shown one after the other."""
 
 
-@command(app, "runs")
+@command(app, "runs", example="resume runs/config")
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
     rounds: Annotated[int | None, typer.Option(min=1, help="So many in all; then a finished run goes on, too.")] = None,
@@ -98,7 +108,7 @@ def resume(
     """Take up an interrupted run after its last complete checkpoint."""
 
 
-@command(app, "replay")
+@command(app, "replay", example="replay runs/config")
 def replay(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that has ended, however.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the replay; by default runs/RUN-replay.")] = None,
@@ -113,7 +123,7 @@ def replay(
     That holds on the wall clock, too, with all that came late, was lost or died. It tells whether both are the same."""
 
 
-@command(app, "runs")
+@command(app, "runs", example="watch runs/config")
 def watch(folder: RunOrRuns, plain: Plain = False) -> None:
     """Look at a run that goes on in another terminal, until it ends.
 
@@ -121,7 +131,7 @@ def watch(folder: RunOrRuns, plain: Plain = False) -> None:
     """
 
 
-@command(app, "results")
+@command(app, "results", example="summary runs/config --target 0.9")
 def summary(
     folders: RunFolders,
     target: Target = None,
@@ -133,7 +143,7 @@ def summary(
     Finished runs that differ only in seed and name are one line: means, with standard errors over runs."""
 
 
-@command(app, "results")
+@command(app, "results", example="compare runs/one runs/other --csv figures.csv")
 def compare(
     folders: RunFolders,
     target: Target = None,
@@ -144,7 +154,7 @@ def compare(
     A folder of several runs stands for all of them. Finished runs that differ only in seed and name are one."""
 
 
-@command(app, "results")
+@command(app, "results", example="report runs/config --figures figures")
 def report(
     folders: RunFolders,
     out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the first folder.")] = None,
@@ -156,7 +166,7 @@ def report(
     all of them; runs that differ only in their seed are one method."""
 
 
-@command(app, "results")
+@command(app, "results", example="export runs/config --to parquet")
 def export(
     folder: RunOrRuns,
     to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, parquet, json, or tensorboard.")],
@@ -167,7 +177,7 @@ def export(
     Of a folder of several runs each file holds all of them, with a column for each key in which they differ."""
 
 
-@command(app, "trace")
+@command(app, "trace", example="trace capacity.pickle --from fedscale-capacity --out trace.csv")
 def trace(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File of somebody else's trace.")],
     source: Annotated[
@@ -182,7 +192,7 @@ def trace(
     FedScale's pickles are read without being unpickled: nothing that they hold is executed."""
 
 
-@config_app.command("show")
+@config_app.command("show", epilog=epilog("config show config.toml --set clients=10"))
 def show_configuration(file: ConfigFile, overrides: Overrides = None) -> None:
     """Print the resolved configuration, every key included."""
     from .config.files import load
@@ -191,7 +201,7 @@ def show_configuration(file: ConfigFile, overrides: Overrides = None) -> None:
         print(config.to_toml())
 
 
-@config_app.command("schema")
+@config_app.command("schema", epilog=epilog("config schema > configuration.md"))
 def config_schema() -> None:
     """Describe every key, its default and what is allowed, as Markdown."""
     from .config.reference import describe
@@ -199,18 +209,18 @@ def config_schema() -> None:
     typer.echo(describe())
 
 
-@files_app.command("experiment")
+@files_app.command("experiment", epilog=epilog("new experiment mine"))
 def new_experiment(
     name: Annotated[str, typer.Argument(help="What it is called.")] = "experiment",
     out: Annotated[Path, typer.Option(help="Folder of the file.")] = Path(),
 ) -> None:
-    """Write a configuration with comments, that runs as it is: sheafgossip new experiment mine"""
+    """Write a configuration with comments, that runs as it is."""
     from .commands.new import experiment
 
     experiment(name, out)
 
 
-@files_app.command("algorithm")
+@files_app.command("algorithm", epilog=epilog("new algorithm half-way"))
 def new_algorithm(
     name: Annotated[str, typer.Argument(help="What it is called, such as half-way.")],
     out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path(),
@@ -221,7 +231,7 @@ def new_algorithm(
     algorithm(name, out)
 
 
-@encoder_app.command("train")
+@encoder_app.command("train", epilog=epilog("encoder train config.toml --out encoder.safetensors"))
 def train_encoder(
     file: ConfigFile,
     out: Annotated[Path, typer.Option(help="File of the encoder, such as encoder.safetensors.")],
@@ -240,7 +250,7 @@ def train_encoder(
     say(f"encoder: {out}")
 
 
-@command(topology_app, "topology", "show")
+@command(topology_app, "topology", "show", example="topology show config.toml --picture graph.svg")
 def show_topology(
     file: ConfigFile,
     overrides: Overrides = None,

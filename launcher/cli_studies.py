@@ -11,7 +11,7 @@ studies = new_group()
 _OF_OURS = "Only this one of ours, or none; may be repeated."
 
 
-@command(studies, "runs")
+@command(studies, "runs", example="sweep config.toml --grid algorithm.gamma=0.01,0.03 --seeds 3")
 def sweep(
     file: ConfigFile,
     grid: Grid = None,
@@ -27,7 +27,7 @@ def sweep(
     where it was: finished runs are kept."""
 
 
-@command(studies, "tune")
+@command(studies, "tune", example="tune config.toml --search training.alpha=log:0.01..1 --trials 12")
 def tune(
     file: ConfigFile,
     search: Annotated[
@@ -56,7 +56,7 @@ def tune(
     The same command with the same --out goes on where it was; a larger --trials goes further."""
 
 
-@command(studies, "shrink")
+@command(studies, "shrink", example='shrink config.toml --until "accuracy < 0.7"')
 def shrink(
     file: ConfigFile,
     until: Annotated[
@@ -82,7 +82,7 @@ def shrink(
     the same --out goes on where it was."""
 
 
-@command(studies, "calibrate")
+@command(studies, "calibrate", example="calibrate config.toml")
 def calibrate(
     file: ConfigFile,
     overrides: Overrides = None,
@@ -97,7 +97,7 @@ def calibrate(
     """Measure the seconds that [compute] and [links] need here."""
 
 
-@command(studies, "twin")
+@command(studies, "twin", example="twin config.toml")
 def twin(
     files: Annotated[list[Path], typer.Argument(metavar="CONFIG.toml...", help="Configurations with a scenario.")],
     grid: Grid = None,
@@ -116,7 +116,7 @@ def twin(
     the same --out goes on where it was: finished runs are kept."""
 
 
-@command(studies, "runs")
+@command(studies, "runs", example="reproduce table4 --small")
 def reproduce(
     what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, figure2, all, all-papers, ...")] = None,
     small: Annotated[bool, typer.Option("--small", help="A small size on data that needs no files.")] = False,
@@ -134,7 +134,7 @@ def reproduce(
     command takes finished runs as they are."""
 
 
-@command(studies, "verify")
+@command(studies, "verify", example="verify --floats 1000")
 def verify(
     floats: Annotated[
         list[int] | None,
@@ -146,12 +146,12 @@ def verify(
     """Hold recorded bytes against the kernel's own counters."""
 
 
-@command(studies, "theory")
+@command(studies, "theory", example="theory runs/config")
 def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
     """Hold a run of a convex problem against Theorem 1 of Sheaf-FMTL."""
 
 
-@command(studies, "board")
+@command(studies, "board", example="board --problem rotated --trials 5 --seeds 3")
 def board(
     files: Annotated[
         list[Path] | None,

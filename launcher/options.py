@@ -35,7 +35,13 @@ def new_group() -> typer.Typer:
     return typer.Typer(rich_markup_mode=no_markup, pretty_exceptions_enable=False)
 
 
-def command(of: typer.Typer, module: str, name: str | None = None) -> Callable[..., Callable[..., Any]]:
+def epilog(words: str) -> str:
+    return f"\b\nExample:\n  sheafgossip {words}"  # \b: its lines stay as they are
+
+
+def command(
+    of: typer.Typer, module: str, name: str | None = None, *, example: str
+) -> Callable[..., Callable[..., Any]]:
     """Declares a command by its options and its help; the function of the same name in ``module`` does it."""
 
     def declare(options: Callable[..., None]) -> Callable[..., Any]:
@@ -43,6 +49,6 @@ def command(of: typer.Typer, module: str, name: str | None = None) -> Callable[.
         def call(**given: Any) -> Any:
             return getattr(import_module(f".commands.{module}", __package__), options.__name__)(**given)
 
-        return of.command(name)(call)
+        return of.command(name, epilog=epilog(example))(call)
 
     return declare

@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import sys
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # they cost every process that imports them, and most print nothing
@@ -64,6 +65,22 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def remaining(seconds: float) -> str:
+    return f"about {duration(seconds)} left"
+
+
+class Pace:
+    """Tells how long the rest will take, by what was made since it began."""
+
+    def __init__(self) -> None:
+        self._began, self._made = time.monotonic(), 0
+
+    def after_one(self, left: int) -> str:
+        """Counts one more as made. Returns ", about 12 min left", or nothing where none is ``left``."""
+        self._made += 1
+        return f", {remaining((time.monotonic() - self._began) / self._made * left)}" if left else ""
 
 
 def say(text: object, *, err: bool = False) -> None:

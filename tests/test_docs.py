@@ -28,13 +28,15 @@ def records(tmp_path):
 
 
 def understood(words):
-    """Goes down to the command, which reads its options and their values; raises what it cannot understand."""
+    """Goes down to the command, which reads its options and their values; raises what it cannot understand. Returns
+    the command's name."""
     group, context = get_command(app), None
     while hasattr(group, "commands"):
         context = group.make_context("sheafgossip", words[:], parent=context, resilient_parsing=False)
         rest = [*context._protected_args, *context.args]
         group, words = group.commands[rest[0]], rest[1:]
     group.make_context(group.name, words, parent=context)
+    return group.name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -72,6 +74,18 @@ def test_a_command_of_a_page_is_one(line):
     if any(word.startswith("[") for word in words):
         pytest.skip("shows what may be left out")
     understood(words)
+
+
+def commands_of(group):
+    for command in group.commands.values():
+        yield from commands_of(command) if hasattr(command, "commands") else [command]
+
+
+@pytest.mark.parametrize("command", [*commands_of(get_command(app))], ids=lambda command: command.name)
+def test_the_help_of_a_command_ends_with_an_example_of_it(command):
+    program, *words = shlex.split(command.epilog.splitlines()[-1], comments=True)
+    assert program == "sheafgossip"
+    assert understood(words[: words.index(">")] if ">" in words else words) == command.name
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

@@ -14,7 +14,7 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("launcher", "metrics", "node", "topology", "transport")
-OTHERS = {"sheafgossip": "api", "sheafgossip.paper": "examples/paper", "sheafgossip.board": "examples/board"}
+OTHERS = {"sheafgossip": "api"} | {f"sheafgossip.{name}": f"examples/{name}" for name in ("board", "demo", "paper")}
 """Packages that do not have the place of their folder."""
 
 

@@ -1,7 +1,6 @@
 """``sheafgossip board``: methods on problems, tuned alike, on one page; and an entry of it made again and compared."""
 
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 from ...metrics.board import Board, Entry, Result, read_board
 from ...metrics.config_file import parse
 from ...metrics.report.board import DATA, PAGE, write_board
-from ...metrics.text import duration, new_table, say, short, show
+from ...metrics.text import Pace, new_table, say, short, show
 from ...topology.errors import UserError
 from ..config.files import load_one
 from ..config.sections import ConfigError
@@ -70,7 +69,7 @@ def plan_of(files: Sequence[Path], methods: Sequence[str], problems: Sequence[st
 def make_board(plan: Plan, jobs: int, out: Path, *, quiet: bool) -> tuple[Board, bool]:
     """Makes what is missing in ``out``, and the page after each problem. Returns the board, and whether it is whole:
     False after Ctrl-C. Raises ConfigError."""
-    root, begun = out.resolve(), time.monotonic()
+    root, pace = out.resolve(), Pace()
     if not (root / DATA).exists():
         require_empty(root)
     pairs = [(problem, method) for problem in plan.problems for method in plan.methods]
@@ -87,18 +86,15 @@ def make_board(plan: Plan, jobs: int, out: Path, *, quiet: bool) -> tuple[Board,
         maker = Maker(plan, root, stack.enter_context(Jobs(jobs, claim.descriptor)))
         there = [maker.made(*pair) for pair in pairs]
         board_of(plan, (), facts).save(root / DATA)
-        made = 0
         for number, (problem, method) in enumerate(pairs):
             if not (entry := there[number]):
                 try:
                     entry = maker.make(problem, method)
                 except KeyboardInterrupt:
                     return page(), False
-                made += 1
-                left = (time.monotonic() - begun) / made * sum(not each for each in there[number + 1 :])
                 if not quiet:
-                    more = f", about {duration(left)} left" if left else ""
-                    say(f"{number + 1} of {len(pairs)}: {_said(entry)}{more}", err=True)
+                    left = pace.after_one(there[number + 1 :].count(None))
+                    say(f"{number + 1} of {len(pairs)}: {_said(entry)}{left}", err=True)
             entries.append(entry)
             if method is plan.methods[-1]:
                 page()

@@ -1,5 +1,7 @@
 """``sheafgossip run``, ``resume``, ``watch``, ``plan``, ``sweep``, ``reproduce``: runs are planned, made and shown."""
 
+import shutil
+import sys
 import tempfile
 import time
 import traceback
@@ -8,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib.resources import files
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -17,7 +20,7 @@ from ...metrics.comparison import Comparison, render_summary, summarize_all
 from ...metrics.events import remarks_on
 from ...metrics.export import write_groups, write_runs
 from ...metrics.reader import runs_in
-from ...metrics.text import duration, say, show, width
+from ...metrics.text import Pace, remaining, say, show, width
 from ...metrics.watch.screen import Place
 from ...metrics.watch.snapshot import Snapshot
 from ...node.algorithms.base import work_of
@@ -56,6 +59,15 @@ _ASK_EVERY_S = 2.0
 def run(file: Path, overrides: Words, out: Path | None, quiet: bool, plain: bool, **means: Any) -> int:
     made = make(load(file, overrides or ()), file, out, Means(**means), quiet=quiet, plain=plain)
     return _show(made.folders, made.ended, made.root)
+
+
+def demo(out: Path | None, quiet: bool, plain: bool) -> int:
+    file = Path(str(files("sheafgossip.demo"))) / "demo.toml"  # also where it was installed from a wheel
+    made = make(load(file, ()), file, out, Means(), quiet=quiet, plain=plain)
+    if not (code := _show(made.folders, made.ended, made.root)):
+        program = "sheafgossip" if shutil.which("sheafgossip") else relative(Path(sys.argv[0]).resolve())
+        show(f"next, all of it as a page for your browser: {program} report {relative(made.root)}")
+    return code
 
 
 @dataclass(frozen=True)
@@ -268,7 +280,7 @@ def sweep_over(
             seconds.append(ended.seconds)
             left = len(missing) - len(seconds)
             how = {"finish": "finished", "failure": "failed", "interrupt": "was interrupted"}[ended.outcome.status]
-            more = f", about {duration(mean(seconds) * left / min(jobs, left))} left" if left else ""
+            more = f", {remaining(mean(seconds) * left / min(jobs, left))}" if left else ""
             say(f"{total - left} of {total}: {ended.run.folder.name} {how} after {ended.seconds:.1f} s{more}", err=True)
 
         if not quiet:
@@ -332,8 +344,8 @@ def _reproduced(
 
 def _in_turn(parts: Sequence[Part], make: Callable[..., tuple[int, Counter[str]]]) -> tuple[int, list[str]]:
     """Goes on where a part fails; one of which runs diverge has not. Returns the exit code, and a line for each."""
-    code, told = _FINISHED, [f"{len(parts)} parts:"]
-    for part in parts:
+    code, told, pace = _FINISHED, [f"{len(parts)} parts:"], Pace()
+    for number, part in enumerate(parts, 1):
         began = time.monotonic()
         try:
             part_code, ends = make([part])
@@ -348,6 +360,7 @@ def _in_turn(parts: Sequence[Part], make: Callable[..., tuple[int, Counter[str]]
         diverged = f", {ends['diverged']} of {ends.total()} runs diverged" if ends["diverged"] else ""
         how = f"failed: {why}" if why else f"finished{diverged}"
         told.append(f"  {part.stem:<20} {(time.monotonic() - began) / 60:5.1f} min  {how}")
+        say(f"{number} of {len(parts)}: {part.stem} {how}{pace.after_one(len(parts) - number)}", err=True)
     return code, told
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import tomli_w
 
 from ...metrics.config_file import short_names
-from ...metrics.text import metric_text, new_table, say, show
+from ...metrics.text import Pace, metric_text, new_table, say, show
 from ..config.effect import tidy
 from ..config.files import Overrides, all_tables_of, load, with_paths_from
 from ..config.sections import ConfigError, RunConfig
@@ -69,9 +69,10 @@ def tune_all(
         claim = stack.enter_context(alone_in(root))
         made = Tuning(root)
         at_work = stack.enter_context(Jobs(jobs, claim.descriptor))
-        for method in methods:
+        pace = Pace()
+        for number, method in enumerate(methods, 1):
             name = method.config.label
-            told = _Told(name if len(methods) > 1 else "", budget, quiet=quiet)
+            told = _Told(f"{name}: " * (len(methods) > 1), budget, pace, len(methods) - number, quiet=quiet)
             try:
                 made.methods[name] = search_one(method.config, method.space, budget, root, at_work, told)
             except NoneFinished as error:
@@ -93,8 +94,9 @@ def tune_all(
 class _Told:
     """Tells of each trial that has ended, in a line."""
 
-    def __init__(self, method: str, budget: Budget, *, quiet: bool):
-        self._prefix, self._budget, self._quiet = f"{method}: " * bool(method), budget, quiet
+    def __init__(self, prefix: str, budget: Budget, pace: Pace, methods_left: int, *, quiet: bool):
+        self._prefix, self._quiet = prefix, quiet
+        self._trials, self._pace, self._methods_left = budget.trials, pace, methods_left
 
     def __call__(self, trial: Trial) -> None:
         if self._quiet:
@@ -102,7 +104,8 @@ class _Told:
         values = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in trial.values.items()) or "as it is"
         figure = metric_text(trial.metric, trial.mean) if trial.of_seeds else ""
         came_to = " ".join(filter(None, [figure, trial.state, f"({trial.reason})" if trial.reason else ""]))
-        say(f"{self._prefix}trial {trial.number} of {self._budget.trials}: {values}: {came_to}", err=True)
+        left = self._pace.after_one(self._trials - trial.number + self._methods_left * self._trials)
+        say(f"{self._prefix}trial {trial.number} of {self._trials}: {values}: {came_to}{left}", err=True)
 
 
 def _write_best(root: Path, method: Method, tuned: Tuned) -> Path:

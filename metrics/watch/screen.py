@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from ..events import who_of
-from ..text import UNKNOWN, clock, metric_text, short, size
+from ..text import UNKNOWN, clock, metric_text, remaining, short, size
 from .snapshot import Snapshot
 
 _COUNTED = ("crash", "death", "leave", "restart", "join", "warning")
@@ -59,7 +59,7 @@ def _parts(snapshot: Snapshot) -> Iterable[str]:
     if not snapshot.has_ended:
         yield clock(snapshot.elapsed_s)
     if snapshot.left_s is not None:
-        yield f"about {clock(snapshot.left_s)} left"
+        yield remaining(snapshot.left_s)
 
 
 def _started(snapshot: Snapshot) -> str:
@@ -97,8 +97,8 @@ def _header(snapshot: Snapshot, place: Place, width: int) -> Text:
     if snapshot.has_ended:
         times = f"{snapshot.state} after {clock(snapshot.elapsed_s)}"
     elif snapshot.state == "running":
-        left_s = UNKNOWN if snapshot.left_s is None else f"about {clock(snapshot.left_s)}"
-        times = f"{clock(snapshot.elapsed_s)} · {left_s} left"
+        left_s = f"{UNKNOWN} left" if snapshot.left_s is None else remaining(snapshot.left_s)
+        times = f"{clock(snapshot.elapsed_s)} · {left_s}"
     right = Text(times, style=_STRONG if snapshot.has_ended else "")
     left = Text(snapshot.name, style=_STRONG)
     for part in (snapshot.algorithm, str(place)):

@@ -11,6 +11,8 @@ import pytest
 
 from foreign import sheafgossip
 from made import done, event, node, write
+from sheafgossip.launcher.commands import runs
+from sheafgossip.launcher.config.files import load
 from sheafgossip.metrics.records import LAUNCHER, TrafficRecord
 
 SCENARIO = "clients = 6\nrounds = 5\ntopology.kind = 'ring'\ntime.clock = 'virtual'\ncompute.step_s = 0.5\n"
@@ -91,6 +93,13 @@ def test_plan_shows_each_run_of_a_comparison_and_draws_those_with_a_scenario(con
     assert "== One by one ==\na local step takes 0.5 s" in shown
     assert "== plain ==\nno scenario" in shown
     assert sorted(path.name for path in folder.glob("*.svg")) == ["plan-one-by-one.svg"]
+
+
+def test_the_demo_names_the_next_thing_to_look_at(folder, monkeypatch, capsys):
+    monkeypatch.setattr(runs, "load", lambda file, overrides: load(file, ["rounds=1"])[:1])
+    assert runs.demo(Path("demo"), quiet=True, plain=True) == 0
+    *_, where, then = capsys.readouterr().out.splitlines()
+    assert (where, then.partition("sheafgossip ")[2]) == ("run folder: demo", "report demo")
 
 
 def test_topology_show_prints_figures_periods_and_arcs_and_saves_a_picture(config, folder):
