@@ -57,7 +57,7 @@ def about(
         raise typer.Exit(2)
 
 
-@command(app, "runs", example="run config.toml --set rounds=50 --set algorithm.gamma=0.03")
+@command(app, "runs", example="run config.toml --set rounds=50")
 def run(
     file: ConfigFile,
     overrides: Overrides = None,
@@ -231,7 +231,7 @@ def new_algorithm(
     algorithm(name, out)
 
 
-@encoder_app.command("train", epilog=epilog("encoder train config.toml --out encoder.safetensors"))
+@encoder_app.command("train", epilog=epilog("encoder train config.toml --out it.safetensors"))
 def train_encoder(
     file: ConfigFile,
     out: Annotated[Path, typer.Option(help="File of the encoder, such as encoder.safetensors.")],
