@@ -231,7 +231,7 @@ def new_algorithm(
     algorithm(name, out)
 
 
-@encoder_app.command("train", epilog=epilog("encoder train config.toml --out it.safetensors"))
+@encoder_app.command("train", epilog=epilog("encoder train config.toml --out encoder.safetensors"))
 def train_encoder(
     file: ConfigFile,
     out: Annotated[Path, typer.Option(help="File of the encoder, such as encoder.safetensors.")],

@@ -65,7 +65,9 @@ def demo(out: Path | None, quiet: bool, plain: bool) -> int:
     file = Path(str(files("sheafgossip.demo"))) / "demo.toml"  # also where it was installed from a wheel
     made = make(load(file, ()), file, out, Means(), quiet=quiet, plain=plain)
     if not (code := _show(made.folders, made.ended, made.root)):
-        program = "sheafgossip" if shutil.which("sheafgossip") else relative(Path(sys.argv[0]).resolve())
+        called = Path(sys.argv[0]).resolve()
+        found = called.name != "sheafgossip" or shutil.which("sheafgossip")
+        program = "sheafgossip" if found else relative(called)
         show(f"next, all of it as a page for your browser: {program} report {relative(made.root)}")
     return code
 
