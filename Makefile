@@ -53,8 +53,10 @@ format: setup  ## Repair what a machine can repair of the style.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-pictures: setup  ## Make the pictures of README from a run of the demo (1 minute).
-	rm -rf build/demo build/figures
+pictures: setup  ## Make the pictures of README and of the demo (1 minute).
+	rm -rf build/demo build/figures build/moving
+	$(BIN)/sheafgossip run examples/selective-sheaf.toml --set evaluation.every=10 --quiet --out build/moving
+	$(BIN)/python docs/moving.py build/moving docs/pictures/moving.svg
 	$(BIN)/sheafgossip demo --quiet --out build/demo
 	$(BIN)/sheafgossip report build/demo --figures build/figures
 	mkdir -p docs/pictures/demo
