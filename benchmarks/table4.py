@@ -19,6 +19,7 @@ from sheafgossip.launcher.studies.space import parse_space
 from sheafgossip.launcher.studies.sweep import Jobs, alone_in
 from sheafgossip.launcher.studies.tuning import tune
 from sheafgossip.metrics.comparison import summarize_all
+from sheafgossip.metrics.config_file import short_names
 
 ALPHA = {"training.alpha": "log:0.02..0.5"}
 SEARCHED = {
@@ -77,10 +78,11 @@ def main() -> None:
         results, (group,) = list(map(read, runs)), summarize_all(runs)
         worst, sent, work, memory = map(group.estimate, ("worst_10", "payload_bytes", "flops", "clients_pss"))
         paper = theirs.get(name, {})
+        named = zip(short_names([*values[name]]), values[name].values(), strict=True)
         rows.append(
             [
                 name,
-                ", ".join(f"{key.rpartition('.')[2]} {value:.3g}" for key, value in values[name].items()),
+                ", ".join(f"{key} {value:.3g}" for key, value in named),
                 over_seeds(100 * result.mean for result in results),
                 against(alone, results, 100) if name != "Local" else "",
                 f"{100 * worst.mean:.1f}" if worst else "",
