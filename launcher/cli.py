@@ -169,12 +169,15 @@ def report(
 @command(app, "results", example="export runs/config --to parquet")
 def export(
     folder: RunOrRuns,
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, parquet, json, or tensorboard.")],
+    to: Annotated[
+        str, typer.Option(metavar="FORMAT", help="csv, parquet, json, tensorboard, mlflow, wandb or trackio.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Folder of the files; by default RUN/export.")] = None,
 ) -> None:
     """Write the tables of a run as files, for other programs.
 
-    Of a folder of several runs each file holds all of them, with a column for each key in which they differ."""
+    Of a folder of several runs each file holds all of them, with a column for each key in which they differ. A tracker
+    (tensorboard, mlflow, wandb, trackio) gets the scalars of every round; wandb offline."""
 
 
 @command(app, "trace", example="trace capacity.pickle --from fedscale-capacity --out trace.csv")

@@ -108,8 +108,8 @@ def flat(tree: Mapping[str, Any], above: str = "", *, lists: bool = False) -> di
 
 
 def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns {key with dots: value} of a configuration, without seed and name."""
-    return {key: value for key, value in flat(config).items() if key not in ("seed", "name")}
+    """Returns {key with dots: value} of a configuration, without seed and name, and who looks on."""
+    return {key: value for key, value in flat(config).items() if not re.fullmatch(r"seed|name|tracking\..*", key)}
 
 
 def own_metrics(config: Mapping[str, Any]) -> dict[str, bool]:

@@ -4,12 +4,9 @@ import csv
 import importlib.util
 import json
 import math
-import sqlite3
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +14,14 @@ from ..topology.errors import UserError, install
 from .comparison import Comparison, Estimate
 from .config_file import read_config, setting_of
 from .figures import averaged_of
-from .reader import RunReader, metric_of, open_records, read_frame, relations, runs_in
+from .reader import RunReader, open_records, read_frame, relations, runs_in
 from .records import TABLES
-from .store import CLIENTS, RunFolderError
-from .summary import mean, summarize, worst
+from .store import RunFolderError
+from .summary import summarize
+from .trackers import EVENT_FILE, TRACKERS
+from .tracking import export_to, require, write_events
 
-_OWN_METRICS = "SELECT round, node, name, value FROM metric WHERE value IS NOT NULL"
-EVENT_FILE = "events.out.tfevents.sheafgossip"  # TensorBoard opens files with "tfevents" in their name
-_NEEDED = {"csv": None, "parquet": "pyarrow", "json": None, "tensorboard": "tensorboard"}  # the package that writes it
+_FORMATS = ("csv", "parquet", "json", *TRACKERS)
 Rows = tuple[Sequence[str], Iterable[Sequence[Any]]]  # columns, and rows that can be read once
 
 
@@ -36,15 +33,25 @@ def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Pat
     """Writes each table and view of a run to ``out`` (default: ``export`` in its folder) as it is at one moment; of a
     folder of several runs, all in one file, with the keys in which they differ. ``to`` is csv, parquet or json, which
     has a summary.json besides. "tensorboard" writes one file instead, with the scalars of every round; of several runs
-    a folder each. Returns the files. Raises ExportError and RunFolderError."""
-    if to not in _NEEDED:
-        raise ExportError(f"--to {to}: allowed: {', '.join(_NEEDED)}")
-    if (package := _NEEDED[to]) and importlib.util.find_spec(package) is None:
-        raise ExportError(f"--to {to} needs {package}: {install(to)}")
+    a folder each. Returns the files. "mlflow", "wandb" and "trackio" write those scalars to a tracker's store in that
+    folder, where a run takes its own earlier place; returns the folder then, or nothing where MLflow's own variable
+    names another store. Raises ExportError and RunFolderError."""
+    if to not in _FORMATS:
+        raise ExportError(f"--to {to}: allowed: {', '.join(_FORMATS)}")
+    if to == "parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ExportError(f"--to {to} needs pyarrow: {install(to)}")
     folder = Path(run_folder) / "export" if out is None else out
     if out is None and folder.is_symlink():
         raise ExportError(f"{folder}: is a symbolic link; remove it, or choose another folder with --out")
     runs = runs_in(Path(run_folder))
+    try:
+        if to in TRACKERS:
+            require(to, f"--to {to}", folder)
+        if to in TRACKERS and to != "tensorboard":
+            export_to(runs, to, folder, chosen=out is not None)
+            return [folder] if folder.exists() else []
+    except UserError as error:
+        raise ExportError(str(error)) from error
     try:
         if runs == [Path(run_folder)]:
             return _export(runs[0], to, folder)
@@ -56,9 +63,9 @@ def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Pat
 
 
 def _export(run: Path, to: str, folder: Path) -> list[Path]:
+    if to == "tensorboard":
+        return _write_all(folder, {EVENT_FILE: partial(write_events, run)})
     with open_records(run, check=TABLES) as records:
-        if to == "tensorboard":
-            return _write_all(folder, {EVENT_FILE: partial(write_events, records)})
 
         def rows(name: str) -> Rows:
             found = records.execute(f"SELECT * FROM {name}")
@@ -131,60 +138,6 @@ def _json(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> 
             file.write(",\n" if number else "\n")
             file.write(json.dumps(dict(zip(columns, values, strict=True)), allow_nan=False))
         file.write("\n]\n")
-
-
-def write_events(records: sqlite3.Connection, path: Path) -> None:
-    """Needs the package tensorboard. A step is a round; its time is, for all clients, when the last one was done."""
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    with path.open("wb") as file:
-        writer = RecordWriter(file)
-        writer.write(Event(file_version="brain.Event:2").SerializeToString())
-        for round, wall_s, scalars in _scalars(records):
-            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-            writer.write(Event(step=round, wall_time=wall_s, summary=Summary(value=values)).SerializeToString())
-
-
-def _scalars(records: sqlite3.Connection) -> Iterator[tuple[int, float, Mapping[str, float]]]:
-    """Yields (round, wall seconds, {tag: value})."""
-    tags = ("test_metric", "train_loss", "disagreement")
-    accuracy = metric_of(records) == "accuracy"
-    payload = dict(records.execute("SELECT round, sum(payload_bytes) FROM traffic GROUP BY round"))
-    memory = f"SELECT wall_s, node, pss FROM resource WHERE {CLIENTS} ORDER BY wall_s, resource.rowid"
-    metrics = defaultdict[tuple[int, int], dict[str, float]](dict)  # of the user's own
-    for round, node, name, value in records.execute(_OWN_METRICS) if "metric" in relations(records) else ():
-        metrics[round, node][f"metric.{name}"] = value
-    samples, pss = records.execute(memory).fetchall()[::-1], dict[int, int]()  # of each client the latest
-    query = f"SELECT round, node, wall_s, {', '.join(tags)} FROM round WHERE {CLIENTS} ORDER BY round, node"
-    for round, of_round in groupby(records.execute(query), itemgetter(0)):
-        rows = [
-            (node, wall_s, _known(dict(zip(tags, values, strict=True))) | metrics[round, node])
-            for _, node, wall_s, *values in of_round
-        ]
-        last_s = max(wall_s for _, wall_s, _ in rows)
-        known = defaultdict[str, list[float]](list)
-        for tag, value in (each for *_, own in rows for each in own.items()):
-            known[tag].append(value)
-        scalars = {f"mean/{tag}": mean(values) for tag, values in known.items()}
-        if "test_metric" in known:
-            scalars["worst_10/test_metric"] = worst(known["test_metric"], 0.1, higher_is_better=accuracy)
-        if round in payload:
-            scalars["sum/payload_bytes"] = payload[round]
-        while samples and samples[-1][0] <= last_s:
-            _, node, size = samples.pop()
-            pss[node] = size
-        if pss:
-            scalars["sum/pss"] = sum(pss.values())
-        yield round, last_s, scalars
-        for node, wall_s, own in rows:
-            if own:
-                yield round, wall_s, {f"client_{node:04d}/{tag}": value for tag, value in own.items()}
-
-
-def _known(values: Mapping[str, float | None]) -> dict[str, float]:
-    return {tag: value for tag, value in values.items() if value is not None}
 
 
 def write_groups(path: Path, comparison: Comparison) -> None:

@@ -55,6 +55,10 @@ def report(folders: Sequence[Path], out: Path | None, figures: Path | None) -> N
 
 def export(folder: Path, to: str, out: Path | None) -> None:
     files = write_tables(folder, to, out)
+    if not files:
+        return show("written to MLFLOW_TRACKING_URI")
+    if files[0].is_dir():
+        return show(f"written to {relative(files[0].resolve())}")
     show(f"{len(files)} file{'s' if len(files) > 1 else ''} in {relative(files[0].parent.resolve())}")
 
 

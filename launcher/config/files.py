@@ -14,7 +14,7 @@ from .sections import ConfigError, RunConfig, validate
 
 _GIVEN = "the configuration"
 _PATH_KEYS = [("topology", "path"), ("data", "root"), ("stragglers", "path"), ("trace", "path"), ("time", "replay")]
-_PATH_KEYS += [("data", "features_from"), ("algorithm.edges", "path")]
+_PATH_KEYS += [("data", "features_from"), ("tracking", "folder"), ("algorithm.edges", "path")]
 _PATH_KEYS += [("algorithm", key) for key in INPUT_FILES]
 
 

@@ -4,9 +4,10 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import accumulate
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_type_hints
 
 import tomli_w
@@ -21,7 +22,7 @@ from ...node.algorithms.base import Traits
 from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 from ...topology.errors import shown
 from ...topology.generators import TopologySpec
-from ...topology.section import Index, NotNegative, Positive, Section, WordOrTable
+from ...topology.section import Index, Needs, NotNegative, Positive, Section, WordOrTable
 from ..planner.draws import Rates
 from ..planner.scenario import Fault, Links, Stragglers
 from ..planner.traces import TraceSection
@@ -74,6 +75,18 @@ class ComputeSection(Section):
             raise ValueError("step_s and sample_s exclude each other: give one of them")
 
 
+@dataclass(frozen=True)
+class TrackingSection(Section):
+    """The scalars of every round in the store of an experiment tracker, while the run goes on. A process beside the run
+    writes them; the run is the same with it and without. docs/run-folder.md has more."""
+
+    to: Literal["none", "mlflow", "wandb", "trackio", "tensorboard"] = "none"
+    """Which tracker; wandb offline (`wandb sync` uploads it later). Each is an extra of its name."""
+    folder: Annotated[Path | None, Needs("to", "mlflow", "wandb", "trackio", "tensorboard")] = None
+    """Where its store is; by default `tracking/` in the run's folder, or what `MLFLOW_TRACKING_URI` says. Several runs
+    may share one."""
+
+
 _ONE_OF: Any = Annotated[Union[tuple(ALGORITHMS.values())], Field(discriminator="name")]  # noqa: UP007 (from the table)
 _DEFAULT = ALGORITHMS["sheaf-fmtl"]()
 AlgorithmSection = Annotated[Any, GetPydanticSchema(lambda _, schema_of: schema_of(_ONE_OF))]
@@ -110,6 +123,7 @@ class RunConfig(Section):
     faults: Annotated[tuple[Fault, ...], "What goes wrong, and when."] = ()
     chaos: Rates = Rates()
     trace: TraceSection = TraceSection()
+    tracking: TrackingSection = field(default=TrackingSection(), compare=False)  # who looks on makes no other run
 
     written: ClassVar[frozenset[str]] = frozenset()
     """The keys with dots, those of tables too, that were written where it comes from; tables in a list are numbered."""

@@ -30,7 +30,8 @@ from .folder import STORING_S, Claim, facts, machine, own_files, recorded, remov
 from .incarnations import Incarnations, rounds_of
 
 _SHOWN = 5  # keys that are told of those that were changed
-_BEFORE_ITS_CONFIGURATION = {"shards", "plan", "log", "config.toml.part", lock.NAME}  # what preparing writes first
+# what preparing writes first, and the tracker of a run that was cleared
+_BEFORE_ITS_CONFIGURATION = {"shards", "plan", "log", "tracking", "config.toml.part", lock.NAME}
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ _OWN = re.compile(  # all that a run writes; reports and the like are made later
     r"config\.toml(\.part)?|run\.sqlite(-wal|-shm|-journal)?|"
     r"((shards|plan)/node-\d{4,}|plan/links)\.safetensors(\.part)?|"
     r"(state/round-\d{6,}/(node|sent)-\d{4,}|sent/node-\d{4,}\.\d+)\.(safetensors|safetensors\.part|part)|"
-    r"log/(node-\d{4,}\.(log|used)|collector\.log)|code/([^/.][^/]*/)*[^/.][^/]*\.py"
+    r"log/(node-\d{4,}\.(log|used)|(collector|tracking)\.log)|code/([^/.][^/]*/)*[^/.][^/]*\.py"
 )
 _FOLDERS = re.compile(r"shards|plan|log|sent|code(/[^/.][^/]*(?<!\.py))*|state|state/round-\d{6,}")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...metrics.reader import SERVER_NAME, client_name
-from ...metrics.records import COLLECTOR, FORK_SERVER, LAUNCHER, OverheadRecord
+from ...metrics.records import COLLECTOR, FORK_SERVER, LAUNCHER, EventRecord, OverheadRecord
 from ...metrics.store import RunFolderError
 from ...node.assignment import Assignment
 from ...node.process.reporting import sample
@@ -24,6 +24,7 @@ from ..prepare.prepared import Prepared
 from ..processes.collector import CollectorProcess
 from ..processes.emulation import emulated
 from ..processes.engine import Engine, EngineError, HostLost
+from ..processes.tracker import TrackerProcess
 from .folder import recorded, remove_unfinished
 from .incarnations import Incarnations, beginning, ending
 from .journal import Journal, Outcome, Waits
@@ -46,7 +47,11 @@ class Run:
         began = time.monotonic()
         list(self._engine.overhead())  # what went before is not this run's
         interrupts.check()
-        with emulated(self.prepared) as placed, CollectorProcess(placed, self._lock) as self._collector:
+        with (
+            emulated(self.prepared) as placed,
+            CollectorProcess(placed, self._lock) as self._collector,
+            TrackerProcess(placed) as self._tracker,
+        ):
             self.prepared = self._collector.found(placed)
             self._journal = Journal(self.prepared, self._collector, began)
             failpoint("collector started")
@@ -69,9 +74,11 @@ class Run:
                 causes = [*self.clients.causes()] if outcome.status == "failure" else []
                 causes += [*outcome.causes, *([f"records of this run are missing: {lost}"] if lost else [])]
                 status = "failure" if causes and outcome.status == "finish" else outcome.status
+                untracked = self._tracker.end(status, self._watch, impatient)
                 # what the planes beside the data cost is complete only now that everyone has left
                 overhead = [*self.clients.overhead, self._collector.overhead(), *self._engine.overhead()]
-                return self._journal.end(Outcome(status, tuple(causes)), overhead, impatient)
+                told = [EventRecord(self._journal.now, None, LAUNCHER, "warning", untracked)] if untracked else []
+                return self._journal.end(Outcome(status, tuple(causes)), [*overhead, *told], impatient)
 
     def _attempt(self) -> Outcome:
         """``causes`` are those beside what clients have failed of."""
@@ -104,6 +111,8 @@ class Run:
             next_s = clients.start_returning()
             if news := clients.waits.news(clients.done, time.monotonic()):
                 self._journal.event("waiting", news[1], news[0])
+            if why := self._tracker.news():
+                self._journal.event("warning", why)
             if not self._listen_once(max(0.0, min(_LISTEN_S, next_s))):
                 self._watch()
         self._require_all_well()  # the last to go may have died

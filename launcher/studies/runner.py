@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
+from ...metrics import tracking
 from ...metrics.store import RunFolderError
 from ...node.algorithms import libraries_of
 from ...topology.errors import UserError
@@ -17,6 +18,7 @@ from ..prepare.preparation import once_for_alike, prepare_run, work_out
 from ..prepare.prepared import Prepared, check_resources, need_of
 from ..processes import emulation
 from ..processes.engine import Engine, EngineName, open_engine
+from ..processes.tracker import tracking_folder
 from ..run import earlier
 from ..run.earlier import PlannedRun
 from ..run.folder import STORING_S, Claim, own_files, require_plain
@@ -126,6 +128,10 @@ def preparation(engine: Engine, *, force: bool = False) -> Callable[..., Prepare
     def prepare(config: RunConfig, folder: Path, how: Callable[..., Prepared] = prepare_run) -> Prepared:
         if engine.shares_process and config.measuring.kernel:
             raise ConfigError("measuring.kernel = true: counts by a process's descriptors, not with --engine threads")
+        if config.tracking.to != "none":
+            tracking.require(
+                config.tracking.to, f"tracking.to = {config.tracking.to!r}", tracking_folder(config, folder)
+            )
         if engine.spans_hosts and config.transport.protocol != "tcp":
             config = config.but(transport={"protocol": "tcp"})
         own = engine.folder_for_run()
