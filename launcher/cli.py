@@ -123,11 +123,19 @@ def replay(
     That holds on the wall clock, too, with all that came late, was lost or died. It tells whether both are the same."""
 
 
-@command(app, "runs", example="watch runs/config")
-def watch(folder: RunOrRuns, plain: Plain = False) -> None:
+@command(app, "runs", example="watch runs/config --web")
+def watch(
+    folder: RunOrRuns,
+    plain: Plain = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve the page of `report`, up to date, to browsers here.")
+    ] = False,
+    port: Annotated[int | None, typer.Option(help="--web: the port; by default one that is free.")] = None,
+) -> None:
     """Look at a run that goes on in another terminal, until it ends.
 
     The run takes no notice of it. The exit code is that of the run. Ctrl-C ends the looking, and leaves the run alone.
+    With --web the run may begin later, and Ctrl-C is what ends it, with 0.
     """
 
 

@@ -44,6 +44,7 @@ from ..studies.reproduction import Part
 from ..studies.runner import Finished, Means, Observer, resume as take_up, run_each
 from ..studies.sweep import Ended, Jobs, Plan as Sweep, alone_in, parse_grids, plan as plan_sweep, prepare
 from .results import show_comparison
+from .web import serve
 
 Words = Sequence[str] | None
 Number = int | None
@@ -163,8 +164,12 @@ def tell(ended: Iterable[tuple[Path, Outcome, str]]) -> int:
     return code
 
 
-def watch(folder: Path, plain: bool) -> int:
+def watch(folder: Path, plain: bool, web: bool, port: int | None) -> int:
     """Returns the exit code of the worst run; one that nobody works at any more counts as interrupted."""
+    if web:
+        return serve(folder.resolve(), port or 0)
+    if port is not None:
+        raise ConfigError("--port: is for --web")
     folders, code, cause = runs_in(folder), _FINISHED, ""
     try:
         with Display(plain=plain) as display:

@@ -54,7 +54,9 @@
     return spec;
   }
 
-  async function draw(figure) {
+  const draw = (figure) => (figure.drawing = drawn(figure));
+
+  async function drawn(figure) {
     const name = figure.dataset.chart;
     views.get(name)?.finalize();
     views.set(name, await vegaEmbed($(".drawn", figure), specOf(figure), { ast: true, actions: false, renderer: "svg", logLevel: 1 }));
@@ -62,22 +64,35 @@
     figure.dataset.ready = "";
   }
 
-  function prepare(figure) {
-    const chart = charts[figure.dataset.chart];
+  const shape = ({ spec, choices }) => JSON.stringify([{ ...spec, params: spec.params?.map((each) => each.name) }, choices]);
+
+  function enter(figure) {
+    figure.dataset.entered = "";
+    controls(figure);
+    const values = $("details.values", figure);
+    values.addEventListener("toggle", () => tabulate(figure, values));
+    seen.observe(figure);
+  }
+
+  function tabulate(figure, values) {
+    if (!values.open || $("table", values)) return;
+    for (const [name, table] of Object.entries(charts[figure.dataset.chart].tables)) values.append(tableOf(name, table));
+  }
+
+  function controls(figure) {
+    const chart = charts[figure.dataset.chart], place = $(".controls", figure);
+    const before = Object.fromEntries($$("select", figure).map((each) => [each.name, each.value]));
+    place.replaceChildren();
     for (const [control, options] of Object.entries(chart.choices)) {
       if (Object.keys(options).length < 2) continue;
       const select = make("select", { name: control }, ...Object.keys(options).map((each) => make("option", {}, each)));
+      if (before[control] in options) select.value = before[control];
       select.addEventListener("change", () => draw(figure));
-      $(".controls", figure).append(make("label", {}, control + " ", select));
+      place.append(make("label", {}, control + " ", select));
     }
     const again = make("button", { type: "button", textContent: "reset zoom" });
     again.addEventListener("click", () => draw(figure));
-    if (JSON.stringify(chart.spec).includes('"bind":"scales"')) $(".controls", figure).append(again);
-    const values = $("details.values", figure);
-    values.addEventListener("toggle", () => {
-      if (!values.open || $("table", values)) return;
-      for (const [name, table] of Object.entries(chart.tables)) values.append(tableOf(name, table));
-    });
+    if (JSON.stringify(chart.spec).includes('"bind":"scales"')) place.append(again);
   }
 
   function tableOf(name, table, most = 300) {
@@ -96,36 +111,36 @@
   // ---- the table of results
 
   function sortable(table) {
-    $$("thead th", table).forEach((head, column) => {
+    $$("thead th", table).forEach((head) => {
       const button = make("button", { type: "button" }, ...head.childNodes);
       head.append(button);
       button.addEventListener("click", () => {
         const up = head.getAttribute("aria-sort") !== "ascending";
         for (const other of $$("thead th", table)) other.removeAttribute("aria-sort");
         head.setAttribute("aria-sort", up ? "ascending" : "descending");
-        const key = (row) => row.children[column].textContent.trim();
-        const amount = (text) => (/^[<>≈]?\s*-?[\d.,]/.test(text) ? parseFloat(text.replace(/[<>≈,\s]/g, "")) : NaN);
-        const sorted = $$("tbody tr", table).sort((one, other) => {
-          const [a, b] = [key(one), key(other)], [x, y] = [amount(a), amount(b)];
-          const order = isNaN(x) || isNaN(y) ? isNaN(x) - isNaN(y) || a.localeCompare(b) : x - y;
-          return up ? order : -order;
-        });
-        $("tbody", table).append(...sorted);
+        sort(table);
       });
     });
   }
 
-  function selectable(table) {
-    const boxes = $$("tbody input", table);
-    if (boxes.length < 2) return;
-    for (const box of boxes) {
-      box.hidden = false;
-      box.addEventListener("change", () => {
-        for (const [name, { view }] of views) {
-          const param = (charts[name].spec.params ?? []).find((each) => each.name === "shown");
-          if (param) view.signal("shown", param.value.filter((each) => chosen().includes(each))).runAsync();
-        }
-      });
+  function sort(table) {
+    const heads = $$("thead th", table), column = heads.findIndex((head) => head.hasAttribute("aria-sort"));
+    if (column < 0) return;
+    const up = heads[column].getAttribute("aria-sort") === "ascending";
+    const key = (row) => row.children[column].textContent.trim();
+    const amount = (text) => (/^[<>≈]?\s*-?[\d.,]/.test(text) ? parseFloat(text.replace(/[<>≈,\s]/g, "")) : NaN);
+    const sorted = $$("tbody tr", table).sort((one, other) => {
+      const [a, b] = [key(one), key(other)], [x, y] = [amount(a), amount(b)];
+      const order = isNaN(x) || isNaN(y) ? isNaN(x) - isNaN(y) || a.localeCompare(b) : x - y;
+      return up ? order : -order;
+    });
+    $("tbody", table).append(...sorted);
+  }
+
+  function select() {
+    for (const [name, { view }] of views) {
+      const param = (charts[name].spec.params ?? []).find((each) => each.name === "shown");
+      if (param) view.signal("shown", param.value.filter((each) => chosen().includes(each))).runAsync();
     }
   }
 
@@ -150,7 +165,8 @@
 
   function playable() {
     const slider = $("#round"), play = $("#play");
-    if (!slider) return;
+    if (!slider || "entered" in slider.dataset) return;
+    slider.dataset.entered = "";
     let timer = 0;
     const stop = () => ((timer = clearInterval(timer) ?? 0), (play.textContent = "▶"));
     slider.addEventListener("input", toRound);
@@ -190,33 +206,139 @@
     return merged;
   }
 
+  const seen = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries)
+      if (isIntersecting) (seen.unobserve(target), "ready" in target.dataset || draw(target));
+  }, { rootMargin: "300px" });
+
+  function begin() {
+    const table = $("#results"), method = $("#method");
+    if (table && !$("thead button", table)) sortable(table);
+    const boxes = $$("#results tbody input");
+    for (const box of boxes) box.hidden = boxes.length < 2;
+    $$("figure[data-chart]:not([data-entered])").forEach(enter);
+    if ($("#one > div")) only(method ? method.value : $("#one > div").dataset.of);
+    playable();
+  }
+
   async function start() {
     charts = await unpack($("#charts").textContent);
     look = themed();
-    const table = $("#results");
-    if (table) (sortable(table), selectable(table));
-    const figures = $$("figure[data-chart]");
-    figures.forEach(prepare);
-    const seen = new IntersectionObserver((entries) => {
-      for (const { isIntersecting, target } of entries)
-        if (isIntersecting) (seen.unobserve(target), draw(target));
-    }, { rootMargin: "300px" });
-    const method = $("#method");
-    if ($("#one")) only(method ? method.value : $("#one > div").dataset.of);
-    method?.addEventListener("change", () => only(method.value));
-    playable();
-    for (const figure of figures) seen.observe(figure);
-    const again = async () => {
+    document.addEventListener("change", ({ target }) => {
+      if (target.id === "method") only(target.value);
+      if (target.matches("#results input")) select();
+    });
+    begin();
+    const figures = () => $$("figure[data-chart]");
+    dark.addEventListener("change", async () => {
       look = themed();
-      for (const figure of figures) if ("ready" in figure.dataset) await draw(figure);
-    };
-    dark.addEventListener("change", again);
+      for (const figure of figures()) if ("ready" in figure.dataset) await draw(figure);
+    });
     const rest = async () => {
-      for (const figure of figures)
+      for (const figure of figures())
         if (!("ready" in figure.dataset) && figure.offsetParent) (seen.unobserve(figure), await draw(figure));
       document.documentElement.dataset.ready = "";
     };
     (window.requestIdleCallback ?? setTimeout)(rest);
+    if ($("#live")) follow(0);
   }
+
+  // ---- while the runs go on
+
+  async function follow(since) {
+    const live = $("#live");
+    let news = { version: since, state: "lost", text: "What serves this page has ended; it stays as it is." };
+    try {
+      const answer = await fetch(`news?since=${since}`, { signal: AbortSignal.timeout(60000) });
+      if (answer.ok) news = await answer.json();
+    } catch { /* told below */ }
+    live.textContent = news.text;
+    live.dataset.state = news.state;
+    const before = charts;
+    charts = { ...charts, ...news.charts };
+    if (news.main !== undefined) swap(news.main);
+    for (const figure of $$("figure[data-entered]")) {
+      const name = figure.dataset.chart;
+      if (name in (news.charts ?? {}) && before[name]) await refresh(figure, before[name]);
+      $("h2, h3", figure).dataset.age = news.ages?.[name] ?? "";
+    }
+    for (const each of $$("[data-age='']")) delete each.dataset.age;
+    toRound();
+    setTimeout(follow, news.more ? 0 : news.state === "running" || Object.keys(news.ages ?? {}).length ? 1000 : 3000, news.version);
+  }
+
+  async function refresh(figure, before) {
+    const chart = charts[figure.dataset.chart], same = shape(before) === shape(chart);
+    const values = $("details.values", figure), places = $$(".wide", values).map((each) => each.scrollTop);
+    $$(".wide", values).forEach((each) => each.remove());
+    tabulate(figure, values);
+    $$(".wide", values).forEach((each, k) => (each.scrollTop = places[k] ?? 0));
+    if (!same) controls(figure);
+    if (!figure.drawing) return;
+    await figure.drawing;
+    if (!same) return draw(figure);
+    const { view } = views.get(figure.dataset.chart);
+    for (const [name, table] of Object.entries(chart.tables)) view.data(name, rows(table));
+    await view.runAsync();
+  }
+
+  const keyOf = (part) => part.id || part.dataset.of || $("figure", part)?.id || part.tagName + part.className + ($("h2", part)?.textContent ?? "");
+
+  // Puts what has changed where it belongs, and leaves everything else alone: what is open, chosen, scrolled, pointed at.
+  function swap(text) {
+    renew($("main"), $("main", new DOMParser().parseFromString(`<main>${text}</main>`, "text/html")));
+    document.title = $("h1").textContent;
+    begin();
+    if ($("#results")) sort($("#results"));
+  }
+
+  function renew(place, fresh) {
+    const there = new Map([...place.children].map((part) => [keyOf(part), part]));
+    const parts = [...fresh.children].map((part) => {
+      const key = keyOf(part), old = there.get(key);
+      if (!old) return ((part.written = part.outerHTML), part);
+      there.delete(key);
+      merge(old, part);
+      return old;
+    });
+    for (const part of there.values()) part.remove();
+    parts.forEach((part, k) => place.children[k] !== part && place.insertBefore(part, place.children[k] ?? null));
+  }
+
+  function merge(old, fresh) {
+    const written = fresh.outerHTML;
+    if (old.written === written) return;
+    old.written = written;
+    const slider = $("#round", old), choice = $("#method", old), table = $("#results", old);
+    if (old.matches("figure")) for (const part of ["h2, h3", "figcaption"]) $(part, old).textContent = $(part, fresh).textContent;
+    else if (old.id === "one" || $("figure", old)) renew(old, fresh);
+    else if (slider) slide(slider, $("#round", fresh).max);
+    else if (choice) {
+      const value = choice.value;
+      choice.replaceChildren(...$("#method", fresh).children);
+      choice.value = value;
+    } else if (table && $("thead", table).textContent === $("thead", fresh).textContent) {
+      const before = new Map($$("tbody tr", table).map((row) => [$(".name", row).textContent, $("input", row).checked]));
+      for (const row of $$("tbody tr", fresh)) $("input", row).checked = before.get($(".name", row).textContent) ?? true;
+      $("tbody", table).replaceWith($("tbody", fresh));
+      $(".note", old).replaceWith($(".note", fresh));
+    } else {
+      const open = $$("details", old).map((each) => each.open), wide = $$(".wide", old).map((each) => each.scrollLeft);
+      old.replaceChildren(...fresh.childNodes);
+      $$("details", old).forEach((each, k) => (each.open = open[k] ?? false));
+      $$(".wide", old).forEach((each, k) => (each.scrollLeft = wide[k] ?? 0));
+    }
+  }
+
+  // Whoever looks at the last round goes on with it; another round stays.
+  function slide(slider, most) {
+    const last = slider.value === slider.max, round = +$("#at").textContent;
+    slider.max = most;
+    const figure = $$("#one > div:not([hidden]) figure").find(isGraph);
+    if (last || !figure) return (slider.value = most);
+    const frames = framesOf(figure), near = frames.findIndex((each) => each >= round);
+    slider.value = Math.round((near / Math.max(1, frames.length - 1)) * most);
+  }
+
   start();
 })();

@@ -5,11 +5,11 @@ import base64
 import hashlib
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
@@ -54,19 +54,48 @@ def write_report(folders: Sequence[Path], page_file: Path, figures: Path | None 
     return files
 
 
+class Part(NamedTuple):
+    """What makes some of the charts: of all methods together, or of one method's first run."""
+
+    name: str
+    of: Method | None
+    make: Callable[[], Iterable[Chart]]
+
+
+def parts_of(methods: Sequence[Method]) -> list[Part]:
+    same = [[each for each in methods if each.run.metric == metric] for metric in ("accuracy", "mse")]
+    together = [(f"{make.__name__} {alike[0].run.metric}", make, alike)
+                for make in (curves, spread, each_client) for alike in filter(None, same)]  # fmt: skip
+    together += [(make.__name__, make, list(methods)) for make in (own_curves, bytes_by_level, memory_over_time)]
+    return [Part(name, None, partial(make, of)) for name, make, of in together] + [
+        Part(f"{make.__name__} {method.number}", method, partial(make, method))
+        for method in methods[:_ONE_BY_ONE] for make in _OF_ONE
+    ]  # fmt: skip
+
+
 def charts_of(methods: Sequence[Method]) -> tuple[list[Chart], list[tuple[Method, list[Chart]]]]:
     """Returns those that compare the methods, and those of each one's first run."""
-    same = [[each for each in methods if each.run.metric == metric] for metric in ("accuracy", "mse")]
-    together = [
-        chart for make in (curves, spread, each_client) for alike in filter(None, same) for chart in make(alike)
-    ]
-    together += [chart for make in (own_curves, bytes_by_level, memory_over_time) for chart in make(methods)]
-    return together, [
-        (method, [chart for make in _OF_ONE for chart in make(method)]) for method in methods[:_ONE_BY_ONE]
-    ]
+    return arranged(methods, [(part, list(part.make())) for part in parts_of(methods)])
+
+
+def arranged(
+    methods: Sequence[Method], made: Iterable[tuple[Part, Sequence[Chart]]]
+) -> tuple[list[Chart], list[tuple[Method, list[Chart]]]]:
+    together, each = list[Chart](), {method.number: list[Chart]() for method in methods[:_ONE_BY_ONE]}
+    for part, charts in made:
+        (together if part.of is None else each[part.of.number]).extend(charts)
+    return together, [(methods[number], charts) for number, charts in each.items()]
 
 
 def page(methods: Sequence[Method], together: Sequence[Chart], each: Sequence[tuple[Method, list[Chart]]]) -> str:
+    charts = [*together, *(chart for _, own in each for chart in own)]
+    return document("page.html", charts, **contents(methods, together, each))
+
+
+def contents(
+    methods: Sequence[Method], together: Sequence[Chart], each: Sequence[tuple[Method, list[Chart]]]
+) -> dict[str, Any]:
+    """Returns what page.html shows."""
     title = methods[0].name if len(methods) == 1 else f"{len(methods)} methods"
     runs = [run for method in methods for run in method.runs]
     seeds = max(len(method.runs) for method in methods)
@@ -81,9 +110,7 @@ def page(methods: Sequence[Method], together: Sequence[Chart], each: Sequence[tu
     graphs = [
         chart.tables["edges"]["round"].nunique() for _, charts in own for chart in charts if "edges" in chart.tables
     ]
-    return document(
-        "page.html",
-        [*together, *(chart for _, charts in own for chart in charts)],
+    return dict(
         title=title,
         facts=" · ".join([*facts, f"written {datetime.now():%Y-%m-%d %H:%M}"]),
         warnings=[f"Not all is finished: {unfinished}."] * bool(unfinished)
@@ -104,22 +131,43 @@ def page(methods: Sequence[Method], together: Sequence[Chart], each: Sequence[tu
     )
 
 
-def document(template: str, charts: Sequence[Chart], title: str, **parts: Any) -> str:
-    """Returns a whole page that holds the charts, of a template in this folder."""
+def document(template: str, charts: Sequence[Chart], title: str, *, live: bool = False, **parts: Any) -> str:
+    """Returns a whole page that holds the charts, of a template in this folder. One that is ``live`` asks where it came
+    from for what has changed."""
     found = {"": LOOK} | {chart.name: chart.as_dict() for chart in charts}
-    script = _scripts()
-    policy = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=True)
-    text = environment.get_template(template).render(
+    text = _rendered(
+        template,
         title=title,
-        allowed=f"default-src 'none'; script-src 'sha256-{policy}'; style-src 'unsafe-inline'; img-src data:",
+        allowed=policy(live=live),
         style=Markup((_HERE / "page.css").read_text()),
         script=Markup("@SCRIPT@"),
         charts=Markup(base64.b64encode(zlib.compress(compact(found).encode(), 9)).decode()),
+        live=live,
         **parts,
     )
     before, _, after = plain(text).rpartition("@SCRIPT@")  # what a run's texts say stands before
-    return before + script + after
+    return before + _scripts() + after
+
+
+@cache
+def policy(*, live: bool = False) -> str:
+    script = base64.b64encode(hashlib.sha256(_scripts().encode()).digest()).decode()
+    more = "; connect-src 'self'" * live
+    return f"default-src 'none'; script-src 'sha256-{script}'; style-src 'unsafe-inline'; img-src data:{more}"
+
+
+def main_of(template: str, **parts: Any) -> str:
+    """Returns what stands inside of <main>, for a page that is live."""
+    return plain(_rendered(template, **parts)).partition("<main>\n")[2].partition("</main>")[0]
+
+
+def _rendered(template: str, **parts: Any) -> str:
+    return _environment().get_template(template).render(**parts)
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=True)
 
 
 @cache
