@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
+from urllib.parse import parse_qs
 
 from .. import lock
 from ..reader import runs_in
@@ -73,7 +74,7 @@ class Live:
         self._idle.wait(_PATIENCE_S)
         with self._lock:
             items, now, stamps = dict(self._items), time.monotonic(), self._stamps
-            about = {**self._status, "text": "\n".join(filter(None, (self._status["text"], self._trouble)))}
+            about: dict[str, Any] = {**self._status, "text": "\n".join(filter(None, (self._status["text"], self._trouble)))}
             ages = {
                 chart.name: f"as of {now - made.at:.0f} s ago"
                 for made in self._made.values()
@@ -188,7 +189,8 @@ def _stamp(folder: Path) -> Stamp:
     for file in (folder / "run.sqlite", folder / "run.sqlite-wal"):
         with suppress(FileNotFoundError):
             about = file.stat()
-            found.append((about.st_ino, about.st_size, about.st_mtime_ns))
+            if about.st_size:  # a reader, too, leaves an empty log
+                found.append((about.st_ino, about.st_size, about.st_mtime_ns))
     if not found:
         raise RunFolderError(f"{folder}: has no run.sqlite")
     return tuple(found)
@@ -209,13 +211,14 @@ class Server(ThreadingHTTPServer):
 
     def answer(self, path: str) -> tuple[str, bytes] | None:
         """Returns the kind and the text of what is at a path; None where nothing is."""
-        _, token, *name = urlsplit(path).path.split("/")
+        place, _, query = path.partition("?")
+        _, token, name = pieces if len(pieces := place.split("/")) == 3 else ("", "", "")
         if not secrets.compare_digest(token.encode(), self._token.encode()):
             return None
-        if name == [""]:
+        if not name:
             return "text/html; charset=utf-8", self._page
-        since = parse_qs(urlsplit(path).query).get("since", ["0"])[0]
-        if name == ["news"] and since.isascii() and since.isdigit() and len(since) < 16:
+        since = parse_qs(query).get("since", ["0"])[0]
+        if name == "news" and since.isascii() and since.isdigit() and len(since) < 16:
             return "application/json", self.live.news(int(since))
         return None
 
