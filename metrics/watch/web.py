@@ -74,7 +74,8 @@ class Live:
         self._idle.wait(_PATIENCE_S)
         with self._lock:
             items, now, stamps = dict(self._items), time.monotonic(), self._stamps
-            about: dict[str, Any] = {**self._status, "text": "\n".join(filter(None, (self._status["text"], self._trouble)))}
+            text = "\n".join(filter(None, (self._status["text"], self._trouble)))
+            about: dict[str, Any] = {"state": self._status["state"], "text": text}
             ages = {
                 chart.name: f"as of {now - made.at:.0f} s ago"
                 for made in self._made.values()
