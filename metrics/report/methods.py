@@ -15,6 +15,19 @@ from ..text import label
 from ..twin import Twin, is_planned, twin_of
 
 
+class _Reader(RunReader):
+    """Reads each table once: many charts are made of the same."""
+
+    def __init__(self, folder: str | Path):
+        super().__init__(folder)
+        self._kept: dict[str, DataFrame] = {}
+
+    def frame(self, relation: str) -> DataFrame:
+        if relation not in self._kept:
+            self._kept[relation] = super().frame(relation)
+        return self._kept[relation].copy()
+
+
 @dataclass(frozen=True)
 class Method(Group):
     """A group that is shown. ``number`` decides on the colour; what is shown of one run alone is of the first."""
@@ -23,7 +36,7 @@ class Method(Group):
 
     @cached_property
     def reader(self) -> RunReader:
-        return RunReader(self.run.folder)
+        return _Reader(self.run.folder)
 
     @cached_property
     def clients(self) -> list[int]:

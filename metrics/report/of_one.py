@@ -159,9 +159,9 @@ def _edges(method: Method, pairs: DataFrame, frames: list[int]) -> DataFrame:
     )
     every = pairs.merge(DataFrame({"round": frames}), how="cross")
     kilobytes = (_both(sent, "src", "dst", "round").payload_bytes.sum() / 1e3).rename("payload_kb").reset_index()
-    learned = (
-        _both(kept, "node", "neighbour", "round")[["disagreement", "map_norm", "weight", "cosine"]].max().reset_index()
-    )
+    recorded = ["disagreement", "map_norm", "weight", "cosine"]
+    kept = kept.astype(dict.fromkeys(recorded, float))  # where none is recorded, None is slow
+    learned = _both(kept, "node", "neighbour", "round")[recorded].max().reset_index()
     found = every.merge(kilobytes, "left", ["i", "j", "round"]).merge(learned, "left", ["i", "j", "round"])
     return found.astype(dict.fromkeys((*_ACROSS, *_ALIKE), float)).fillna({"payload_kb": 0.0})
 
@@ -171,10 +171,13 @@ def _nodes(method: Method, rounds: DataFrame, frames: list[int]) -> DataFrame:
     wide = rounds.pivot(index="round", columns="node", values="test_metric").ffill()
     there = rounds.pivot(index="round", columns="node", values="wall_s").notna()
     waited = rounds.assign(of=rounds.waited_for.astype(float)).pivot(index="round", columns="node", values="of")
+    seen = [int(node) for node in method.clients if node in wide.columns]
+    values = [each.loc[frames, seen].to_numpy().tolist() for each in (wide, there, waited)]
     rows = [
-        (int(node), int(frame), wide.at[frame, node], bool(there.at[frame, node]), _node(waited.at[frame, node]))
-        for frame in frames for node in method.clients if node in wide.columns
-    ]  # fmt: skip
+        (node, int(frame), metric, here, _node(other))
+        for frame, *of_all in zip(frames, *values, strict=True)
+        for node, metric, here, other in zip(seen, *of_all, strict=True)
+    ]
     rows += [(node, int(frame), None, True, None) for node in method.others if node >= 0 for frame in frames]
     return DataFrame(rows, columns=["node", "round", "metric", "there", "waited_for"]).astype({"metric": float})
 
