@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pandas import DataFrame
 
@@ -210,6 +210,12 @@ def _panel(problem: str, title: str, entries: Sequence[Entry], families: Sequenc
 
 
 def _page(board: Board, sections: Sequence[Section]) -> str:
+    charts = [section.chart for section in sections if section.chart]
+    return document("board.html", charts, **contents(board, sections))
+
+
+def contents(board: Board, sections: Sequence[Section]) -> dict[str, Any]:
+    """Returns what board.html shows."""
     entries = [
         {
             "name": each.name,
@@ -219,13 +225,12 @@ def _page(board: Board, sections: Sequence[Section]) -> str:
         }
         for each in board.entries
     ]
-    charts = [section.chart for section in sections if section.chart]
     shown = [
         {"heading": each.heading, "name": each.heading, "note": each.note, "columns": each.columns, "chart": each.chart,
          "rows": [(first, cells) for first, *cells in each.rows]}
         for each in sections
     ]  # fmt: skip
-    return document("board.html", charts, "Board", facts=list(board.facts.items()), sections=shown, entries=entries)
+    return {"title": "Board", "facts": list(board.facts.items()), "sections": shown, "entries": entries}
 
 
 def _markdown(board: Board, sections: Iterable[Section]) -> str:

@@ -262,9 +262,10 @@
       if (name in (news.charts ?? {}) && before[name]) await refresh(figure, before[name]);
       $("h2, h3", figure).dataset.age = news.ages?.[name] ?? "";
     }
+    if ($("header p")) $("header p").dataset.age = news.ages?.[""] ?? "";
     for (const each of $$("[data-age='']")) delete each.dataset.age;
     toRound();
-    setTimeout(follow, news.more ? 0 : news.state === "running" || Object.keys(news.ages ?? {}).length ? 1000 : 3000, news.version);
+    setTimeout(follow, news.more ? 0 : news.state === "running" || !news.fresh ? 1000 : 3000, news.version);
   }
 
   async function refresh(figure, before) {

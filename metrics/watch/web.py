@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from ...topology.errors import UserError
 from .. import lock
+from ..board import read_board
 from ..reader import runs_in
+from ..report.board import DATA, contents as contents_of_board, draw as draw_board, sections_of
 from ..report.chart import Chart, compact
 from ..report.methods import Method, methods_of
 from ..report.page import arranged, contents, document, main_of, parts_of, policy
@@ -46,7 +49,7 @@ class Live:
     """What is to be seen of a run, or of the runs in a folder, which may not be there yet."""
 
     def __init__(self, folder: Path):
-        self._folder, self._lock = folder, threading.Lock()
+        self._folder, self._lock = folder, threading.RLock()
         self._idle = threading.Event()  # nobody makes anything
         self._idle.set()
         self.makings = 0
@@ -59,6 +62,8 @@ class Live:
 
     def _forget(self) -> None:
         self._stamps: dict[Path, Stamp] = {}
+        self._entries = 0  # of a board
+        self._shown_at = 0.0
         self._shown: object = None  # the stamps that the table of results is of
         self._methods: list[Method] = []
         self._made: dict[str, _Made] = {}
@@ -82,6 +87,9 @@ class Live:
                 for chart in made.charts
                 if made.stamp != stamps and now - made.at > _OLD_S
             }
+            fresh = self._shown == stamps and not ages
+            if self._shown not in (None, stamps) and now - self._shown_at > _OLD_S:
+                ages[""] = f"as of {now - self._shown_at:.0f} s ago"
         size, taken, left = 0, list[tuple[str, str]](), sorted(items.items(), key=lambda item: item[1])
         left = [each for each in left if each[1][0] > since]
         for name, (version, text) in left:
@@ -89,7 +97,7 @@ class Live:
                 break
             taken.append((name, text))
             since, size = version, size + len(text)
-        about |= {"version": since, "more": len(taken) < len(left), "ages": ages}
+        about |= {"version": since, "more": len(taken) < len(left), "fresh": fresh, "ages": ages}
         charts = ", ".join(f"{json.dumps(name)}: {text}" for name, text in taken if name)
         main = "".join(f', "main": {text}' for name, text in taken if not name)
         return f'{json.dumps(about)[:-1]}, "charts": {{{charts}}}{main}}}'.encode()
@@ -100,6 +108,9 @@ class Live:
         self._credit_s = min(_MOST_CREDIT_S, self._credit_s + _SHARE * (now - self._credited))
         self._credited = now
         try:
+            if (self._folder / DATA).is_file():
+                self._look_at_board()
+                return
             folders = runs_in(self._folder)
             stamps = {folder: _stamp(folder) for folder in folders}
             self._status, self._stamps = self._how(folders, stamps), stamps
@@ -108,13 +119,29 @@ class Live:
                 self._idle.clear()
                 may_s = max(self._credit_s, 0.0) if going else _EVERY_S
                 threading.Thread(target=self._work, args=(folders, stamps, may_s), daemon=True).start()
-        except (RunFolderError, OSError) as error:
+        except (UserError, OSError) as error:
             self._status = {"state": "waiting", "text": f"cannot be read now: {error}"}
             if self._idle.is_set() and not any(self._folder.glob("**/run.sqlite")):
                 gone = f"{self._folder} is no longer there: the page shows what it last held"
                 self._status["text"] = gone if self._items else f"waiting for a run in {self._folder}"
                 self._forget()
         self._credit_s -= time.thread_time() - began
+
+    def _look_at_board(self) -> None:
+        stamps = {self._folder: _stamp(self._folder, DATA)}
+        state = "running" if lock.is_held(self._folder) else "ended"
+        if self._shown != stamps:
+            board = read_board(self._folder / DATA)
+            chart = draw_board(board) if board.entries else None
+            sections = list(sections_of(board, chart))
+            self.makings += 1
+            self._entries = len(board.entries)
+            if chart:
+                self._set(chart.name, compact(chart.as_dict()))
+            self._set("", json.dumps(main_of("board.html", **contents_of_board(board, sections))))
+            self._shown = self._stamps = stamps
+        more = "; more are being made, and come here problem by problem" if state == "running" else ""
+        self._status = {"state": state, "text": f"{self._entries} entries{more}"}
 
     def _work(self, folders: Sequence[Path], stamps: dict[Path, Stamp], may_s: float) -> None:
         try:
@@ -155,6 +182,7 @@ class Live:
     def _make(self, folders: Sequence[Path], stamps: dict[Path, Stamp], may_s: float) -> None:
         """Makes the table of results and the curves, and then what is oldest, at least one, until ``may_s`` of CPU time
         are over."""
+        began = time.monotonic()
         if self._shown != stamps:
             self._methods = methods_of(folders)
             self.makings += 1
@@ -171,11 +199,12 @@ class Live:
             for chart in known[part.name].charts:
                 self._set(chart.name, compact(chart.as_dict()))
         shown = contents(self._methods, *arranged(self._methods, [(part, known[part.name].charts) for part in parts]))
+        main = json.dumps(main_of("page.html", **shown))
         there = {"", *(chart.name for made in known.values() for chart in made.charts)}
         with self._lock:
             self._items = {name: item for name, item in self._items.items() if name in there}
-            self._made, self._shown = known, stamps
-        self._set("", json.dumps(main_of("page.html", **shown)))  # after the charts that it names
+            self._set("", main)  # after the charts that it names
+            self._made, self._shown, self._shown_at = known, stamps, began
 
     def _set(self, name: str, text: str) -> None:
         with self._lock:
@@ -184,16 +213,16 @@ class Live:
                 self._items[name] = self._version, text
 
 
-def _stamp(folder: Path) -> Stamp:
-    """Tells one state of a database from another."""
+def _stamp(folder: Path, name: str = "run.sqlite") -> Stamp:
+    """Tells one state of a file, such as a database, from another."""
     found = []
-    for file in (folder / "run.sqlite", folder / "run.sqlite-wal"):
+    for file in (folder / name, folder / f"{name}-wal"):
         with suppress(FileNotFoundError):
             about = file.stat()
             if about.st_size:  # a reader, too, leaves an empty log
                 found.append((about.st_ino, about.st_size, about.st_mtime_ns))
     if not found:
-        raise RunFolderError(f"{folder}: has no run.sqlite")
+        raise RunFolderError(f"{folder}: has no {name}")
     return tuple(found)
 
 

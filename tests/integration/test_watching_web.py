@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from runs import RunFolder, small, until
+from sheafgossip.metrics.board import Board, Entry
 from sheafgossip.metrics.watch.web import Server
 
 SHORT = small('training = {work = "full", alpha = 0.5}', rounds=5, samples=400)
@@ -88,8 +89,8 @@ def test_viewers_share_what_is_made_which_is_only_what_has_changed(run_in_thread
     with served(run.path) as server, ThreadPoolExecutor(5) as viewers:
 
         def all_ask() -> dict:
-            deadline, latest = time.monotonic() + 30, {"ages": True, "version": 0}
-            while latest["ages"] or not latest["version"] or latest["more"]:
+            deadline, latest = time.monotonic() + 30, {"fresh": False}
+            while not latest["fresh"] or latest["more"]:
                 assert time.monotonic() < deadline
                 *_, latest = viewers.map(lambda _: news(server), range(15))
             return latest
@@ -113,6 +114,15 @@ def test_viewers_share_what_is_made_which_is_only_what_has_changed(run_in_thread
         changed = news(server, first["version"])["charts"].keys()
         assert "learning-accuracy" in changed
         assert "bytes" not in changed
+
+
+def test_a_board_grows_entry_by_entry(tmp_path):
+    entry = Entry("clusters", "Clusters", "d-psgd", "D-PSGD", "gossip", "clients = 4", flaw="refused: it says why")
+    with served(tmp_path) as server:
+        for count in (0, 1):
+            Board({"seeds": "3"}, (entry,) * count).save(tmp_path / "board.json")
+            until(lambda: f"{count} entries" in news(server)["text"])  # noqa: B023 (it is called here)
+            assert ("refused: it says why" in news(server)["main"]) == bool(count)
 
 
 def test_the_command_prints_the_address_ctrl_c_ends_it_and_a_file_is_refused(begin, tmp_path):
