@@ -130,7 +130,7 @@ def test_the_command_prints_the_address_ctrl_c_ends_it_and_a_file_is_refused(beg
     address = watching.process.stdout.readline()
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/\n", address)
     watching.signal(signal.SIGINT)
-    assert watching.end(5) == (0, "")
+    assert watching.end() == (0, "")
     (tmp_path / "file").write_text("")
     code, said = begin("watch", tmp_path / "file" / "run", "--web").end()
     assert (code, said) == (
@@ -156,6 +156,7 @@ def test_a_page_opened_before_the_run_follows_it_until_it_is_killed_gone_and_mad
     config.write_text(LONG)
     with served(folder) as server:
         page = browser.new_page(viewport={"width": 1180, "height": 900})
+        page.set_default_timeout(150_000)
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
 
