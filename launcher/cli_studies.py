@@ -16,7 +16,14 @@ def sweep(
     file: ConfigFile,
     grid: Grid = None,
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="How many seeds, from the file's seed on.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="How many runs go on at once.")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="How many runs, or jobs, go on at once; 1, with slurm all.")
+    ] = None,
+    executor: Annotated[str | None, typer.Option(help="slurm, or local: runs are jobs of submitit.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Runs of a job.")] = 1,
+    request: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of a job: slurm_partition=..., mem_gb=8, ...")
+    ] = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")] = None,
     quiet: Quiet = False,

@@ -42,7 +42,8 @@ from ..studies.encoders import train_encoders
 from ..studies.folders import begun_folder, names_of, new_folder, planned_in
 from ..studies.reproduction import Part
 from ..studies.runner import Finished, Means, Observer, resume as take_up, run_each
-from ..studies.sweep import Ended, Jobs, Plan as Sweep, alone_in, parse_grids, plan as plan_sweep, prepare
+from ..studies.scheduled import opened
+from ..studies.sweep import Ended, Plan as Sweep, alone_in, parse_grids, plan as plan_sweep, prepare
 from .results import show_comparison
 from .web import serve
 
@@ -257,10 +258,12 @@ def _planned(config: RunConfig, calibrate: Callable, picture: Path | None, lines
     return "\n".join(told)
 
 
-def sweep(file: Path, grid: Words, seeds: int, jobs: int, overrides: Words, out: Path | None, quiet: bool) -> int:
+def sweep(
+    file: Path, grid: Words, seeds: int, jobs: Number, overrides: Words, out: Path | None, quiet: bool, **how: Any
+) -> int:
     grids = parse_grids(grid or ())
     ended, finished, root = sweep_over(
-        lambda root: plan_sweep(file, overrides or (), grids, seeds, root), file, jobs, out, quiet=quiet
+        lambda root: plan_sweep(file, overrides or (), grids, seeds, root), file, jobs, out, quiet=quiet, **how
     )
     code = tell((each.run.folder, each.outcome, each.run.folder.name) for each in ended)
     if finished.groups:
@@ -272,22 +275,23 @@ def sweep(file: Path, grid: Words, seeds: int, jobs: int, overrides: Words, out:
 
 
 def sweep_over(
-    planned_in: Callable[[Path], Sweep], file: Path, jobs: int, out: Path | None, *, quiet: bool
+    planned_in: Callable[[Path], Sweep], file: Path, jobs: Number, out: Path | None, *, quiet: bool, **how: Any
 ) -> tuple[list[Ended], Comparison, Path]:
-    """Makes the runs that are missing in ``out``, or in a new folder called as the file is, and its two tables. Returns
-    those that ended, a comparison of all that have finished, and the folder."""
+    """Makes the runs that are missing in ``out``, or in a new folder called as the file is, and its two tables. ``how``
+    is of ``scheduled.opened``. Returns those that ended, a comparison of all that have finished, and the folder."""
     with ExitStack() as stack:
         root = stack.enter_context(new_folder(None, file)) if out is None else out.resolve()
         plan = planned_in(root)
         claim = stack.enter_context(alone_in(root))
         missing = plan.missing()
+        makers = opened(claim, jobs, len(missing), **how)
         prepared, total, seconds = prepare(missing), len(plan.runs), list[float]()
 
         def told(ended: Ended) -> None:
             seconds.append(ended.seconds)
             left = len(missing) - len(seconds)
             how = {"finish": "finished", "failure": "failed", "interrupt": "was interrupted"}[ended.outcome.status]
-            more = f", {remaining(mean(seconds) * left / min(jobs, left))}" if left else ""
+            more = f", {remaining(mean(seconds) * left / min(makers.size, left))}" if left else ""
             say(f"{total - left} of {total}: {ended.run.folder.name} {how} after {ended.seconds:.1f} s{more}", err=True)
 
         if not quiet:
@@ -295,8 +299,8 @@ def sweep_over(
                 say("\n".join(Banner().lines(first)), err=True)
             before = f", {total - len(missing)} finished before" if len(missing) < total else ""
             say(f"{total} runs{before}", err=True)
-        with Jobs(jobs, claim.descriptor) as at_work:
-            ended = at_work.make(missing, (lambda _: None) if quiet else told)
+        with makers:
+            ended = makers.make(missing, (lambda _: None) if quiet else told)
         folders = [run.folder for run in plan.runs]
         finished = Comparison(summarize_all([folder for folder in folders if is_finished(folder)]), plan.keys)
         write_groups(root / "sweep.csv", finished)

@@ -34,6 +34,7 @@ from ..prepare.assignments import Site
 from ..prepare.preparation import prepare_run
 from ..prepare.prepared import Prepared
 from ..processes import emulation
+from ..processes.engine import Engine
 from ..run.earlier import PlannedRun, clear, configuration, load_code, missing_of, still_going_on
 from ..run.folder import Claim
 from ..run.run import Outcome
@@ -213,7 +214,7 @@ class Jobs(AbstractContextManager["Jobs"]):
     """Up to ``size`` of them, which begin when they are needed and end with this; ``lock`` as for a job."""
 
     def __init__(self, size: int, lock: int) -> None:
-        self._size, self._lock = size, lock
+        self.size, self._lock = size, lock
         self._idle: list[_Job] = []
 
     def make(
@@ -233,7 +234,7 @@ class Jobs(AbstractContextManager["Jobs"]):
         interrupts.handle()
         try:
             while waiting or busy:
-                while waiting and len(busy) < self._size:
+                while waiting and len(busy) < self.size:
                     job = self._idle.pop() if self._idle else _Job(self._lock)
                     busy[job] = waiting[0], time.monotonic()
                     with suppress(ControlClosed):  # listening to it will tell
@@ -319,23 +320,28 @@ class _Job(Control):
             self.process.wait()
 
 
+def outcome_of(folder: Path, engine: Engine) -> Outcome:
+    """Takes the run up that is prepared there, or was interrupted."""
+    from .runner import take_up
+
+    try:
+        load_code(folder)  # the sweep has just loaded it, too
+        return take_up(folder, engine).outcome
+    except UserError as error:
+        return Outcome("failure", (str(error),))
+
+
 def _lead_runs(line_number: int, parent: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # that is the sweep's to handle
     interrupts.handle(lasting=True)
     end_with_parent(parent)
     line = Control(socket.socket(fileno=line_number), {"TakeUp": TakeUp})
     from ..processes.engine import open_engine
-    from .runner import take_up
 
     with open_engine() as engine:
         while True:
             for message in line.receive_some():
-                try:
-                    load_code(Path(message.folder))  # the sweep has just loaded it, too
-                    outcome = take_up(Path(message.folder), engine).outcome
-                except UserError as error:
-                    outcome = Outcome("failure", (str(error),))
-                line.send(outcome)
+                line.send(outcome := outcome_of(Path(message.folder), engine))
                 if outcome.status == "interrupt":
                     return
 
