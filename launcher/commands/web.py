@@ -18,9 +18,8 @@ def serve(folder: Path, port: int) -> int:
         server = Server(folder, port)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"--port {port}: cannot be used: {error}") from error
-    with server:
+    with suppress(KeyboardInterrupt), server:
         say(server.address)
         sys.stdout.flush()
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
+        server.serve_forever()
     return 0

@@ -121,7 +121,8 @@ class Live:
                 threading.Thread(target=self._work, args=(folders, stamps, may_s), daemon=True).start()
         except (UserError, OSError) as error:
             self._status = {"state": "waiting", "text": f"cannot be read now: {error}"}
-            if self._idle.is_set() and not any(self._folder.glob("**/run.sqlite")):
+            there = (self._folder / "run.sqlite").exists() or any(self._folder.glob("*/run.sqlite"))
+            if self._idle.is_set() and not there:
                 gone = f"{self._folder} is no longer there: the page shows what it last held"
                 self._status["text"] = gone if self._items else f"waiting for a run in {self._folder}"
                 self._forget()
