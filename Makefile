@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-asynchronous \
 	bench-board bench-claims bench-codecs bench-collaboration bench-digits \
 	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-own bench-placement \
-	bench-planner bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
+	bench-planner bench-privacy bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
 	bench-selective-others bench-stragglers bench-table4 bench-tune bench-twin docs gallery pictures site sizing clean
 
 help:  ## Show these targets.
@@ -101,6 +101,9 @@ bench-digits: setup  ## Compare accuracy and bytes on digits over 5 seeds (10 mi
 
 bench-groups: setup  ## FLT and SFMTL-Graph on clients that come in groups (5 minutes).
 	$(BIN)/python benchmarks/groups.py
+
+bench-privacy: setup  ## Accuracy, bytes and what a curious neighbour learns, 3 seeds; DATA_ROOT=FOLDER with MNIST (40 minutes).
+	$(BIN)/python benchmarks/privacy.py $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
 
 bench-school: setup  ## Tune and compare all ways of talking on School; DATA_ROOT=FOLDER (25 minutes).
 	$(BIN)/python benchmarks/school.py --data-root $(DATA_ROOT)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
         Traits,
         Vector,
         Work,
+        weighted_mean,
     )
-    from .node.algorithms.server import NEEDS_NEW_UPLOADS, TAKES_OLD_UPLOADS, ServerAlgorithm, weighted_mean
+    from .node.algorithms.server import NEEDS_NEW_UPLOADS, TAKES_OLD_UPLOADS, ServerAlgorithm
     from .node.assignment import Neighbour
     from .node.client import Client, RoundReport
     from .node.model.architecture import Architecture
@@ -90,8 +91,9 @@ __all__ = [
     "weighted_mean",
 ]
 _PLACES = {  # {module: its names}, where it is not ``runs``
-    "node.algorithms.base": "Algorithm Cost Edge Facts RunFacts SettingsError Setup State Traits Vector Work",
-    "node.algorithms.server": "NEEDS_NEW_UPLOADS TAKES_OLD_UPLOADS ServerAlgorithm weighted_mean",
+    "node.algorithms.base": "Algorithm Cost Edge Facts RunFacts SettingsError Setup State Traits Vector Work "
+    "weighted_mean",
+    "node.algorithms.server": "NEEDS_NEW_UPLOADS TAKES_OLD_UPLOADS ServerAlgorithm",
     "node.assignment": "Neighbour",
     "node.client": "Client RoundReport",
     "node.model.architecture": "Architecture",

@@ -153,6 +153,30 @@ def verify(
     """Hold recorded bytes against the kernel's own counters."""
 
 
+@command(studies, "leak", example="leak runs/config --attack membership --attack lira")
+def leak(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run with measuring.vectors.")],
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="model, membership, lira, inputs, matching or property; repeatable. By default all but lira and "
+            "matching, which take longest.",
+        ),
+    ] = None,
+    shadows: Annotated[int, typer.Option(min=2, max=1000, help="lira: models to train for each edge.")] = 16,
+    looks: Annotated[int, typer.Option(min=2, max=10_000, help="At so many rounds of each edge.")] = 8,
+    edges: Annotated[int, typer.Option(min=1, help="So many edges at most, drawn at random.")] = 50,
+    fpr: Annotated[float, typer.Option(min=0, max=0.5, help="False alarms that a TPR may have.")] = 0.05,
+    every: Annotated[bool, typer.Option("--all", help="Show every edge, not only the ten that leak most.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON.")] = False,
+) -> None:
+    """Attack a run's messages as a curious neighbour would.
+
+    It tells how well a receiver knows the sender's model, who was in its training data, what its inputs and its
+    property are: by edge and by round, beside the bytes."""
+
+
 @command(studies, "theory", example="theory runs/config")
 def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
     """Hold a run of a convex problem against Theorem 1 of Sheaf-FMTL."""

@@ -164,6 +164,10 @@ class Assignment:
         state = self._file(f"state/round-{round:06d}", name_of(node))
         return state, state.with_name(f"sent-{node:04d}.safetensors")
 
+    def vectors(self, round: int) -> Path:
+        """What this client sent in a round, with ``measuring.vectors``."""
+        return self._file(f"vectors/round-{round:06d}")
+
     def handed_on(self, incarnation: int) -> Path:
         """Messages of that incarnation that neighbours have yet to use; the next keeps them."""
         return self._file("sent", f"{name_of(self.node)}.{incarnation}")

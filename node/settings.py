@@ -276,6 +276,17 @@ class Transport(Section):
 
 
 @dataclass(frozen=True)
+class VectorLog(Section):
+    """What clients send, kept for `sheafgossip leak`."""
+
+    mb: NotNegative = 0.0
+    """Keeps what every message carried, as its receiver decodes it, and the sender's theta, in at most so many MB of
+    the run's folder, each client its share; 0 keeps none. It changes no bit of the run."""
+    clients: Annotated[tuple[Index, ...], Needs("mb"), "Whose messages are kept; none named: everybody's."] = ()
+    every: Annotated[Count, Needs("mb"), "Rounds between two of which messages are kept."] = 1
+
+
+@dataclass(frozen=True)
 class Measuring(Section):
     """What is measured beside the rounds."""
 
@@ -286,6 +297,8 @@ class Measuring(Section):
     would take over 0.5% of its CPU time."""
     kernel: Annotated[bool, Needs("enabled"), Needs("transport.protocol", "tcp")] = False
     """tcp on Linux: also record the kernel's own byte counters of every connection."""
+    vectors: VectorLog = VectorLog()
+    """What clients send, kept for `sheafgossip leak` (see docs/privacy.md)."""
 
 
 def _staleness(value: Any) -> int | str:

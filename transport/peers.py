@@ -10,6 +10,7 @@ from .clock import EVALUATION, Clock, Use
 from .endpoint import Traffic
 
 Vectors = Mapping[int, np.ndarray]  # {neighbour: vector}
+Tap = Callable[[int, Sequence[int], np.ndarray], None]  # (message of the round, who gets it, as they will decode it)
 
 
 class Exchanged(NamedTuple):
@@ -25,6 +26,7 @@ class Peers:
 
     neighbours: Sequence[int]  # with whom messages may be exchanged
     left_out: Callable[[], bool]  # whether the run's scenario has this client leave out the round
+    tap: Tap | None = None  # is told of every vector that leaves, but for evaluation
 
     def __init__(self, clock: Clock):
         self.clock = clock
@@ -76,7 +78,9 @@ class Peers:
             clock.sent[node] += not shown
             for copy in range(copies_to(node, phase, tensors)):
                 shared.setdefault((id(tensors[0]), phase, copy), (tensors, []))[1].append(node)
-        for (_, phase, _copy), (tensors, nodes) in shared.items():
+        for (_, phase, copy), (tensors, nodes) in shared.items():
+            if self.tap and not copy and not shown:
+                self.tap(phase, nodes, self._channels.sent(nodes[0], round, phase, tensors))
             clock.endpoint.send(nodes, round, phase, tensors, EVALUATION if shown else "")
 
     def receive(self, senders: Sequence[int] | None = None, *, bounded: bool = True) -> dict[int, np.ndarray]:

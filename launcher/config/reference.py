@@ -18,6 +18,7 @@ from ...node.settings import ArchitectureSettings
 from ...topology.section import Needs, Section
 from .sections import RunConfig, keys_of
 
+_LONG = 150  # characters of a key's text that stands once, with the first of the algorithms that have it
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
@@ -66,13 +67,19 @@ def _sections() -> Iterator[str]:
         "([add-an-algorithm.md](add-an-algorithm.md)); its fields are the other keys."
     )
     yield "The other keys depend on the algorithm."
+    first: dict[str, str] = {}  # the algorithm that a long text stands with
     for name, algorithm in known.items():
         yield f"### `name = {json.dumps(name)}`"
         own = algorithm.__doc__ or ""
         if own.startswith(f"{algorithm.__name__}("):  # made by dataclass: its file says it, in the first paragraph
             own = sys.modules[algorithm.__module__].__doc__ or ""
         yield _line(own.partition("\n\n")[0])
-        yield from list(_keys(algorithm, keys_of(algorithm).keys() - {"name", "use"})) or ["No further keys."]
+        rows = list(_keys(algorithm, keys_of(algorithm).keys() - {"name", "use"}))
+        for row in rows:
+            there = first.setdefault(row, name) if len(row) > _LONG else name
+            yield row if there == name else f"{row.partition(' · ')[0]} · as with `{there}`"
+        if not rows:
+            yield "No further keys."
     for name, why in broken.items():
         yield f"### `name = {json.dumps(name)}`"
         yield _line(f"Is of an installed package, and cannot be used: {why}")

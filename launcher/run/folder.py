@@ -22,14 +22,15 @@ MOMENT_S = 1.0  # how long who wants to work in a folder waits for those who onl
 STORING_S = 5.0  # the same for a launcher that was killed: for so long its collector may store what it has
 
 _ATTEMPTS = 100
-_ROOMS = ("shards", "plan", "log", "state", "sent", "code")
+_ROOMS = ("shards", "plan", "log", "state", "vectors", "sent", "code")
 _OWN = re.compile(  # all that a run writes; reports and the like are made later, by the user
     r"config\.toml(\.part)?|run\.sqlite(-wal|-shm|-journal)?|"
     r"((shards|plan)/node-\d{4,}|plan/links)\.safetensors(\.part)?|"
     r"(state/round-\d{6,}/(node|sent)-\d{4,}|sent/node-\d{4,}\.\d+)\.(safetensors|safetensors\.part|part)|"
+    r"vectors/round-\d{6,}/node-\d{4,}\.safetensors(\.part)?|"
     r"log/(node-\d{4,}\.(log|used)|(collector|tracking)\.log)|code/([^/.][^/]*/)*[^/.][^/]*\.py"
 )
-_FOLDERS = re.compile(r"shards|plan|log|sent|code(/[^/.][^/]*(?<!\.py))*|state|state/round-\d{6,}")
+_FOLDERS = re.compile(r"shards|plan|log|sent|code(/[^/.][^/]*(?<!\.py))*|(state|vectors)(/round-\d{6,})?")
 
 
 class Claim(AbstractContextManager["Claim"]):
@@ -58,7 +59,8 @@ class Claim(AbstractContextManager["Claim"]):
         """Removes what runs write, and folders that are empty then."""
         for path in own_files(self.folder):
             path.unlink()
-        rounds = (path for path in _entries(self.folder / "state") if path.name.startswith("round-"))
+        several = [*_entries(self.folder / "state"), *_entries(self.folder / "vectors")]
+        rounds = (path for path in several if path.name.startswith("round-"))
         remove_empty(*rounds, *(self.folder / room for room in _ROOMS))
 
     def __exit__(self, *_: object) -> None:
@@ -123,7 +125,7 @@ def _below(folder: Path) -> Iterator[Path]:
     for path in _entries(folder):
         if path.name in _ROOMS:
             yield path
-            yield from _within(path, deeply=path.name in ("state", "code"))
+            yield from _within(path, deeply=path.name in ("state", "vectors", "code"))
         elif path.name == lock.NAME or _OWN.fullmatch(path.name):
             yield path
 

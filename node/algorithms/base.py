@@ -309,6 +309,13 @@ def mixing_pull(client: Client, mine: np.ndarray, theirs: Mapping[int, np.ndarra
     return sum((client.neighbours[j].weight * (theirs[j] - mine) for j in theirs), start=0 * mine)
 
 
+def weighted_mean(server: Client, models: Mapping[int, np.ndarray]) -> np.ndarray:
+    """Returns sum_k n_k/n w_k over the clients that have sent w_k: n_k their numbers of training samples, n the sum."""
+    n = {j: server.neighbours[j].samples for j in models}
+    start = np.zeros(len(next(iter(models.values()))))  # in double precision, whatever theta is in
+    return sum((n[k] / sum(n.values()) * w_k for k, w_k in models.items()), start)
+
+
 def make_room(state: State, names: Iterable[str]) -> None:
     """For what rounds have added to what ``begin`` returns: ``names`` are all those that ``arrays`` gave."""
     for name in names:

@@ -33,8 +33,8 @@ from ...topology.section import Count, Index, Needs, Positive
 from ...transport.array_file import ArrayFile
 from ..assignment import Assignment
 from ..model.architecture import Architecture, Parameter, layer
-from .base import Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Vector
-from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
+from .base import Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Vector, weighted_mean
+from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
 
 _DEEP, _FLAT = 16, 4  # channels of the two convolutions
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...topology.graph import GraphSequence, matchings
 from .base import Algorithm, Client, Edge, Peers, Setup, State, Traits, Vector, mixing_pull
+from .robust import RobustMixing
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Local(Algorithm):
 
 
 @dataclass(frozen=True)
-class DPSGD(Algorithm):
+class DPSGD(RobustMixing):
     """D-PSGD (Lian et al. 2017): average the neighbours' models, then step along one's own gradient.
 
     theta_i <- sum_j W_ij theta_j - alpha grad f_i(theta_i)                                   W doubly stochastic"""
@@ -39,7 +40,7 @@ class DPSGD(Algorithm):
     def round(self, client: Client, peers: Peers) -> None:
         theta = client.theta
         theirs = peers.exchange(dict.fromkeys(client.successors, theta), client.predecessors)
-        pull = mixing_pull(client, theta, theirs)
+        pull = self.pull(client, theta, theirs)
         client.learn()
         theta += pull
 

@@ -32,6 +32,7 @@ class MOON(FedAvg):
     traits = replace(TAKES_OLD_UPLOADS, momentum=False)
 
     def check(self, run: RunFacts) -> None:
+        super().check(run)
         run.require_body(f"algorithm.name = {self.name!r}")
 
     def begin(self, client: Client) -> State:

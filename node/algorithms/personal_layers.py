@@ -17,13 +17,14 @@ from annotated_types import Le
 from ...topology.section import Count, Needs, Positive
 from ..assignment import Assignment
 from ..model.architecture import Architecture, Parameter
-from .base import Client, Peers, RunFacts, SettingsError, Traits, Work, mixing_pull
-from .server import TAKES_OLD_UPLOADS
+from .base import Client, Peers, RunFacts, SettingsError, Traits, Work
+from .robust import RobustMixing
+from .server import TAKES_OLD_UPLOADS, Uploads
 from .shared_layers import SharedLayers
 
 
 @dataclass(frozen=True)
-class PersonalLayers(SharedLayers):
+class PersonalLayers(RobustMixing, SharedLayers):
     """A subclass says which layers are shared."""
 
     server: bool = True
@@ -45,7 +46,10 @@ class PersonalLayers(SharedLayers):
             return
         u = self.upload(client)
         theirs = peers.exchange(dict.fromkeys(client.successors, u), client.predecessors)
-        self.download(client, u + mixing_pull(client, u, theirs))
+        self.download(client, u + self.pull(client, u, theirs))
+
+    def aggregate(self, server: Client, uploads: Uploads) -> None:
+        server.theta[self.places(server)] = self.mean(server, uploads, self.w(server))
 
     @contextmanager
     def as_at_the_end(self, client: Client, peers: Peers) -> Iterator[bool]:

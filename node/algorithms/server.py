@@ -20,6 +20,7 @@ from ...topology.randomness import generator
 from ...topology.section import Count, Needs, NotNegative, Positive
 from ..assignment import Assignment
 from .base import Algorithm, Client, Peers, State, Traits, Work
+from .robust import RobustMixing
 
 Uploads = Mapping[int, np.ndarray]
 """{client: the vector it has sent}"""
@@ -132,15 +133,8 @@ class ServerAlgorithm(Algorithm):
         return self.participants(run, round + (self.answers == "next"))
 
 
-def weighted_mean(server: Client, models: Uploads) -> np.ndarray:
-    """Returns sum_k n_k/n w_k over the clients that have sent w_k: n_k their numbers of training samples, n the sum."""
-    n = {j: server.neighbours[j].samples for j in models}
-    start = np.zeros(len(next(iter(models.values()))))  # in double precision, whatever theta is in
-    return sum((n[k] / sum(n.values()) * w_k for k, w_k in models.items()), start)
-
-
 @dataclass(frozen=True)
-class FedAvg(ServerAlgorithm):
+class FedAvg(RobustMixing, ServerAlgorithm):
     """FedAvg (McMahan et al. 2017): clients train the common model, the server takes the mean of what they made of it.
 
     client k:  w_k <- local work from w                  (ClientUpdate: epochs or steps of mini-batch SGD)
@@ -151,7 +145,7 @@ class FedAvg(ServerAlgorithm):
     traits = TAKES_OLD_UPLOADS
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
-        server.theta[:] = weighted_mean(server, uploads)
+        server.theta[:] = self.mean(server, uploads, server.theta)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from annotated_types import MinLen
 
 from ...topology.section import NotNegative, Positive, Read
 from ..model.architecture import Architecture, Block, Parameter
-from .base import Client, Edge, RunFacts, SettingsError, State, Vector
-from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
+from .base import Client, Edge, RunFacts, SettingsError, State, Vector, weighted_mean
+from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
 
 _BLOCKS: dict[str, Block] = {"extractor": "body", "head": "head"}
 

@@ -194,12 +194,13 @@ class Learner:
         targets = 1 if self._assignment.run.task == "classification" else self._assignment.architecture.outputs
         return loss / len(x), score / (len(x) * targets)
 
-    def tested(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a model's outputs for all test samples, and their targets."""
+    def tested(self, theta: np.ndarray, *, training: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a model's outputs for all test samples, or those for training, and their targets."""
+        x, y = (self._x_train, self._y_train) if training else (self._x_test, self._y_test)
         with self._as(theta):
-            parts = [self._model.outputs(self._x_test[part]) for part in _slices(self.test_samples, self._chunk)]
-        self.evaluated_samples += self.test_samples
-        return np.concatenate(parts), np.asarray(self._y_test)
+            parts = [self._model.outputs(x[part]) for part in _slices(len(x), self._chunk)]
+        self.evaluated_samples += len(x)
+        return np.concatenate(parts), np.asarray(y)
 
     def samples(self) -> tuple[np.ndarray, np.ndarray]:
         """x (samples, *input_shape) and y to train on."""

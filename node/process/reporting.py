@@ -23,6 +23,7 @@ from ..assignment import Assignment
 from ..client import Client
 from ..model.learner import Learner
 from ..model.own_metrics import confusion_of, values_of
+from .vectors import SentVectors
 
 _SHARE = 0.005  # of a process's CPU time: what samples may take, since the kernel walks over all of the memory for each
 
@@ -41,6 +42,7 @@ class Reporter:
         self._node, self._recorder = assignment.node, recorder
         self._measures = assignment.measuring.enabled
         self._pace, self._probes = Pace(assignment.measuring.every), assignment.probes
+        self._vectors = SentVectors(assignment, client, peers)
 
     def tell_process(self, address: str) -> None:
         own, model, learner = self._assignment, self._assignment.architecture, self._learner
@@ -66,6 +68,7 @@ class Reporter:
         """Closes the round of the client's peers, too: their traffic belongs to the round that is told."""
         node, report, train_loss = self._node, self._client.report, self._client.train_loss
         waited, (closed, sent, used) = self._peers.clock.waited(), self._peers.next_round()
+        report.warnings += self._vectors.save(closed)
         events = [("warning", text) for text in report.warnings] + report.events
         events += [("drop", f"{count} x {reason}") for reason, count in self._peers.rejected().items()]
         report.warnings.clear()
