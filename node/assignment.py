@@ -11,7 +11,7 @@ import numpy as np
 from ..metrics.records import sender_of
 from ..topology.graph import last_round, period_of
 from .model.architecture import Architecture
-from .settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
+from .settings import Attack, Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class Run:
     rounds_a_period: int = 1
     period_seed: int | None = None
     opens_late: bool = False  # connections: each when it is first needed, not all at the start
+    attackers: tuple[int, ...] = ()
     scenario: bool = False  # without one nothing but the machine decides on time
     code: dict[str, str] = field(default_factory=dict)  # {file of the user's code: the digest of its text}
 
@@ -105,6 +106,8 @@ class Assignment:
     transport: Transport = Transport()
     measuring: Measuring = Measuring()
     time: Time = Time()
+    attack: Attack = Attack()
+    weights_of: dict[int, dict[int, float]] = field(default_factory=dict)  # {neighbour i: {k: W_ik}}, for some attacks
     incarnation: AssignedIncarnation = AssignedIncarnation()
     timed_steps: int = 0  # instead of taking part, its process only times so many local steps
     probes: bool = False  # its work is recorded after each round, without waits for a processor; it writes no state

@@ -1,7 +1,7 @@
 """A client's neighbours as its algorithm sees them."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -11,6 +11,15 @@ from .endpoint import Traffic
 
 Vectors = Mapping[int, np.ndarray]  # {neighbour: vector}
 Tap = Callable[[int, Sequence[int], np.ndarray], None]  # (message of the round, who gets it, as they will decode it)
+
+
+class Liar(Protocol):
+    """Puts other vectors in place of those that a client would send, of the same lengths."""
+
+    def forge(self, vectors: Vectors) -> Vectors: ...
+    def hear(self, vectors: Vectors) -> None: ...
+    def state(self) -> dict[str, np.ndarray]: ...
+    def load(self, state: Mapping[str, np.ndarray]) -> None: ...
 
 
 class Exchanged(NamedTuple):
@@ -28,11 +37,11 @@ class Peers:
     left_out: Callable[[], bool]  # whether the run's scenario has this client leave out the round
     tap: Tap | None = None  # is told of every vector that leaves, but for evaluation
 
-    def __init__(self, clock: Clock):
-        self.clock = clock
+    def __init__(self, clock: Clock, liar: Liar | None = None):
+        self.clock, self._liar = clock, liar
         self.neighbours, self._neighbours = clock.neighbours, frozenset(clock.neighbours)
         self.left_out, self.lacks_answer = clock.left_out, clock.lacks_answer
-        self.state, self.load, self.memory_bytes = clock.state, clock.load, clock.memory_bytes
+        self.memory_bytes = clock.memory_bytes
         self._channels = clock.channels
         self._stopwatch = clock.endpoint.stopwatch
 
@@ -53,7 +62,7 @@ class Peers:
         with self._stopwatch.during("exchange"):
             self._send(vectors)
             heard = {*(vectors if senders is None else senders), *self.clock.tell_quiet(quiet, vectors)}
-            return self.clock.receive([node for node in self.neighbours if node in heard])
+            return self._receive([node for node in self.neighbours if node in heard])
 
     def _require_neighbours(self, vectors: Vectors, senders: Collection[int] | None) -> None:
         """Raises ValueError."""
@@ -70,6 +79,8 @@ class Peers:
     def _send(self, vectors: Vectors, *, shown: bool = False) -> None:
         """What is ``shown`` is encoded as the round's last message, and sent as one more."""
         clock, round = self.clock, self.clock.round
+        if self._liar and not shown:
+            vectors = self._liar.forge(vectors)
         copies_to = clock.clear_to_show if shown else clock.clear_to_send
         shared: dict[tuple[int, int, int], tuple[Tensors, list[int]]] = {}  # one vector for many is copied once
         for node, vector in vectors.items():
@@ -87,7 +98,22 @@ class Peers:
         """Waits for {neighbour: its next vector of this round}, (d,) read-only, of ``senders``, by default of all.
         ``bounded``: by the deadline of the run's scenario. Raises NeighbourTimeout."""
         with self._stopwatch.during("exchange"):
-            return self.clock.receive(self.neighbours if senders is None else senders, bounded=bounded)
+            return self._receive(self.neighbours if senders is None else senders, bounded=bounded)
+
+    def _receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
+        vectors = self.clock.receive(nodes, bounded=bounded)
+        if self._liar:
+            self._liar.hear(vectors)
+        return vectors
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Returns what a later process needs to go on."""
+        return self.clock.state() | (self._liar.state() if self._liar else {})
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        self.clock.load(state)
+        if self._liar:
+            self._liar.load(state)
 
     def as_heard(self, vectors: Vectors) -> Vectors:
         """Returns the vectors that are sent next, as neighbours will decode them, if a codec is set: for what both ends

@@ -19,7 +19,7 @@ from ...metrics.config_file import flat
 from ...node import own_code
 from ...node.algorithms import ALGORITHMS, Algorithm, installed, own_kind
 from ...node.algorithms.base import Traits
-from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
+from ...node.settings import Attack, Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 from ...topology.errors import shown
 from ...topology.generators import TopologySpec
 from ...topology.section import Index, Needs, NotNegative, Positive, Section, WordOrTable
@@ -123,6 +123,7 @@ class RunConfig(Section):
     faults: Annotated[tuple[Fault, ...], "What goes wrong, and when."] = ()
     chaos: Rates = Rates()
     trace: TraceSection = TraceSection()
+    attack: Attack = Attack()
     tracking: TrackingSection = field(default=TrackingSection(), compare=False)  # who looks on makes no other run
 
     written: ClassVar[frozenset[str]] = frozenset()

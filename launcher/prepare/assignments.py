@@ -21,6 +21,7 @@ from ...topology.randomness import generator
 from ...transport.environment import CONSTANTS
 from ..config.sections import ConfigError, PlacementSection, RunConfig
 from ..data.shards import DataSummary
+from .attackers import attackers_of, with_attackers
 from .prepared import memory_of
 
 _SECTIONS = {field.name for field in fields(Assignment)} & {field.name for field in fields(RunConfig)} - {"algorithm"}
@@ -150,7 +151,8 @@ def assign(
         assignments.append(assignment)
     lengths = (link(algorithm, own, peer).sent_in(1) for own in assignments for peer in own.neighbours)
     run = replace(run, largest_vector=max((length for several in lengths for length in several), default=0))
-    return _placed(config, graphs.union, [replace(each, run=run) for each in assignments], site.hosts)
+    told_run = with_attackers(config, graphs, [replace(each, run=run) for each in assignments])
+    return _placed(config, graphs.union, told_run, site.hosts)
 
 
 def connected(algorithm: Algorithm, graphs: GraphSequence) -> Graph:
@@ -185,6 +187,7 @@ def _run_of(
         rounds_a_period=graphs.rounds_each,
         period_seed=graphs.seed,
         opens_late=_opens_late(config, graphs),
+        attackers=attackers_of(config),
         scenario=config.has_scenario,
         code=own_code.digests(config.uses),
     )

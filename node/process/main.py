@@ -1,21 +1,17 @@
 """A client process: bind, meet the neighbours, learn for the agreed number of rounds, report, leave."""
 
 import contextlib
-import errno
 import math
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TextIO, TypeVar
 
-import numpy as np
 import zmq
-from safetensors import safe_open
 
 from ...metrics.recorder import Recorder
 from ...topology.errors import UserError
@@ -54,15 +50,13 @@ from ..algorithms import algorithm_of, links_of
 from ..algorithms.base import State, make_room, returned
 from ..algorithms.fine_tuning import fine_tuned
 from ..assignment import Assignment
+from ..attacks import attacker_of
 from ..client import Client
 from ..model.learner import Learner, time_of_a_step, trying
 from .reporting import Figures, Reporter
+from .states import Failure, sent_to, write_state
 
 _Message = TypeVar("_Message")
-
-
-class Failure(Exception):
-    """A client cannot go on; the message is one line for the user."""
 
 
 class NotMet(Failure):
@@ -183,7 +177,7 @@ class _ClientProcess:
         assignment, incarnation = self.assignment, self.assignment.incarnation
         self.learner = Learner(assignment)
         self.clock = self._clock(Channels(assignment.node, links_of(assignment), assignment.dtype, assignment.run.seed))
-        self.peers = Peers(self.clock)
+        self.peers = Peers(self.clock, attacker_of(assignment, self.clock))
         self.client = Client(assignment, self.learner, self.stopwatch, self.clock.sleep)
         self.client.state = returned(self.algorithm, "begin", self.algorithm.begin(self.client), State)
         self.client.state.arrays()  # what cannot be kept is told at once
@@ -267,9 +261,9 @@ class _ClientProcess:
                 sent += own.checkpoint_of(own.node, resumed_at)
             for peer in own.neighbours:
                 if resumed_at:  # what neighbours had sent when the run was interrupted, not used yet
-                    for message in _sent_to(own.node, own.checkpoint_of(peer.node, resumed_at)):
+                    for message in sent_to(own.node, own.checkpoint_of(peer.node, resumed_at)):
                         clock.restore(peer.node, *message, incarnation.number)
-                for message in _sent_to(peer.node, sent):  # own messages that it will use after checkpoints to come
+                for message in sent_to(peer.node, sent):  # own messages that it will use after checkpoints to come
                     clock.store(peer.node, *message)
         last = rounds if incarnation.last_round is None else incarnation.last_round
         for round in range(incarnation.first_round, last + 1):
@@ -376,25 +370,3 @@ class _ClientProcess:
                 self.clock.listen(time.monotonic() + 1)
             else:
                 self.endpoint.wait_for_launcher()
-
-
-def write_state(path: Path, round: int, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raises Failure where the disk is full, or any other OSError."""
-    try:
-        array_file.ArrayFile(arrays, {"round": str(round)}).save(path, lasting=True)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise Failure(f"{path} cannot be written: {error.strerror}") from None
-        raise
-    failpoint("state renamed")
-
-
-def _sent_to(node: int, paths: Iterable[Path]) -> Iterator[tuple[int, int, np.ndarray]]:
-    """(round, phase, vector) of the messages to ``node`` that a neighbour's files hold; absent files hold none."""
-    start = f"sent.{node}."
-    for path in filter(Path.exists, paths):
-        with safe_open(path, framework="numpy") as state:
-            for name in state.keys():  # noqa: SIM118  (it is no mapping)
-                if name.startswith(start):
-                    round, phase = name.removeprefix(start).split(".")
-                    yield int(round), int(phase), state.get_tensor(name)

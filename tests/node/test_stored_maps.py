@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from safetensors.numpy import load_file
 
 from sheafgossip.node.maps import StartKind, starting_maps
-from sheafgossip.node.process.main import write_state
+from sheafgossip.node.process.states import write_state
 from sheafgossip.node.stored_maps import StoredMaps, dense_cost, factored_cost, truncation_flops
 
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
