@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +63,8 @@ class Channel:
     codec: Codec | None = None
     exact: tuple[int, ...] = ()  # message by message, numbers at the end that the codec leaves as they are; or none
     exact_received: tuple[int, ...] = ()  # the same of those that come
+    integers: tuple[str, ...] = ()  # message by message, the dtype of those that carry integers, else ""; or none
+    integers_received: tuple[str, ...] = ()
     is_shown: bool = False  # whether one message more may come in a round: a server's answer to be evaluated only
 
     def sent_in(self, round: int) -> tuple[int, ...]:
@@ -71,18 +74,34 @@ class Channel:
         return self.opened + self.receives if round == 1 else self.receives
 
     def sent_as(self, round: int, dtype: np.dtype) -> tuple[Format, ...]:
-        return _formats(self.codec, dtype, self.opens if round == 1 else (), self.sends, self.exact)
+        return self._formats(dtype, self.opens if round == 1 else (), self.sends, self.exact, self.integers)
 
     def received_as(self, round: int, dtype: np.dtype) -> tuple[Format, ...]:
-        return _formats(self.codec, dtype, self.opened if round == 1 else (), self.receives, self.exact_received)
+        before, told = self.opened if round == 1 else (), (self.exact_received, self.integers_received)
+        return self._formats(dtype, before, self.receives, *told)
+
+    def _formats(self, dtype: np.dtype, before: tuple[int, ...], lengths: tuple[int, ...], *told: Any) -> "Formats":
+        exact, integers = told
+        kinds = ("",) * len(before) + (integers or ("",) * len(lengths))
+        return _formats(self.codec, dtype, before + lengths, before + (exact or (0,) * len(lengths)), kinds)
+
+    def longest(self, dtype: np.dtype) -> int:
+        """Returns how many numbers of ``dtype`` take the place of the longest vector that is sent."""
+        sent = (format.dtype.itemsize * format.length for format in self.sent_as(1, dtype))
+        return max((-(-size // dtype.itemsize) for size in sent), default=0)
+
+
+Formats = tuple[Format, ...]
 
 
 @lru_cache(maxsize=256)
 def _formats(
-    codec: Codec | None, dtype: np.dtype, before: tuple[int, ...], lengths: tuple[int, ...], exact: tuple[int, ...]
-) -> tuple[Format, ...]:
-    sizes = zip(before + lengths, before + (exact or (0,) * len(lengths)), strict=True)
-    return tuple(Format(codec, dtype, *size) for size in sizes)
+    codec: Codec | None, dtype: np.dtype, lengths: tuple[int, ...], exact: tuple[int, ...], kinds: tuple[str, ...]
+) -> Formats:
+    sizes = zip(lengths, exact, kinds, strict=True)
+    return tuple(
+        Format(None, np.dtype(kind), n, 0) if kind else Format(codec, dtype, n, last) for n, last, kind in sizes
+    )
 
 
 class Channels:
@@ -107,14 +126,13 @@ class Channels:
         formats = self._sent[node][round == 1]
         if phase >= len(formats):
             raise ValueError(f"vector {phase + 1} to client {node} in round {round} is one more than announced")
-        length, is_array = formats[phase].length, isinstance(vector, np.ndarray)
-        if not is_array or vector.shape != (length,) or vector.dtype != self.dtype:
+        format, is_array = formats[phase], isinstance(vector, np.ndarray)
+        if not is_array or vector.shape != (format.length,) or vector.dtype != format.dtype:
             found = f"{vector.dtype} {vector.shape}" if is_array else type(vector).__name__
-            wanted = f"{self.dtype} ({length},)"
+            wanted = f"{format.dtype} ({format.length},)"
             raise ValueError(
                 f"vector {phase + 1} to client {node} in round {round} is announced as {wanted}, not {found}"
             )
-        format = formats[phase]
         draws = partial(generator, self._seed, "rounding", self._node, node, round, phase)
         if format.codec is None or not format.codec.owes or format.exact == format.length:
             return format.encode(vector, draws)

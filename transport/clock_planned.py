@@ -178,7 +178,7 @@ class PlannedClock(ScheduledClock):
     def left_out(self) -> bool:
         return bool(np.isnan(self.schedule.compute[self.round - 1]))
 
-    def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
+    def receive(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
         taken, uses, needed = self.taken, self.schedule.uses, self.schedule.needed[self.round - 1]
         if self.round == self._rules.breaks_off_in and not any(
             needed[n:, self._place[j]].any() for j, n in self.sent.items()

@@ -120,9 +120,9 @@ class WallClock(ScheduledClock):
             self.log.write([(self.round, LEFT_OUT, 0, 0)])
         return is_left_out
 
-    def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
+    def receive(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
         began = time.monotonic()
-        deadline = began + (self._rules.deadline_s if bounded else math.inf)
+        deadline = began + (bounded * self._rules.deadline_s if bounded else math.inf)
         phases, waiting = {node: self.taken[node] for node in nodes}, list(nodes)
 
         def is_over() -> bool:
@@ -157,6 +157,9 @@ class WallClock(ScheduledClock):
         # have come late itself, and wait in its first round for this client's
         phases = range(self.schedule.uses.shape[1])
         beyond = any(max(self._arrivals[node, other].all(), default=0) > needed for other in phases)
+        if len(self.channels[node].sends) > 1 and (self._rules.is_server or self.channels[node].is_shown):
+            later = phases[phase + 1 :]  # of several exchanges of a round with a server
+            beyond |= any(max(self._arrivals[node, other].all(), default=0) >= needed for other in later)
         return (early or beyond or self._is_silent(node)) and not arrivals.coming
 
     def _is_silent(self, node: int) -> bool:
@@ -187,13 +190,13 @@ class WallClock(ScheduledClock):
 
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
         """The answer of this round, or the first one after it, be it shown or come too late to be used."""
-        opened, known = len(self.channels[node].opened), dict[int, np.ndarray]()
+        channel, known = self.channels[node], dict[int, np.ndarray]()
 
         def is_over() -> bool:
             known.update(self._shown)
-            for place in {0, opened}:  # the answer is message 0 of a round, but for what comes before it in the first
+            for place in {len(channel.received_in(round)) - 1 for round in (1, 2)}:  # the answer is a round's last
                 come = self._arrivals[node, place].all()
-                known.update({r: come[r] for r in come if place == (opened if r == 1 else 0)})
+                known.update({r: come[r] for r in come if place == len(channel.received_in(r)) - 1})
             return max(known, default=0) >= self.round or self._is_silent(node)
 
         self._until(is_over, lambda: silence_of([node], self))

@@ -41,7 +41,7 @@ class Peers:
         self.clock, self._liar = clock, liar
         self.neighbours, self._neighbours = clock.neighbours, frozenset(clock.neighbours)
         self.left_out, self.lacks_answer = clock.left_out, clock.lacks_answer
-        self.memory_bytes = clock.memory_bytes
+        self.memory_bytes, self.skip_to = clock.memory_bytes, clock.skip_to
         self._channels = clock.channels
         self._stopwatch = clock.endpoint.stopwatch
 
@@ -94,13 +94,14 @@ class Peers:
                 self.tap(phase, nodes, self._channels.sent(nodes[0], round, phase, tensors))
             clock.endpoint.send(nodes, round, phase, tensors, EVALUATION if shown else "")
 
-    def receive(self, senders: Sequence[int] | None = None, *, bounded: bool = True) -> dict[int, np.ndarray]:
-        """Waits for {neighbour: its next vector of this round}, (d,) read-only, of ``senders``, by default of all.
-        ``bounded``: by the deadline of the run's scenario. Raises NeighbourTimeout."""
+    def receive(self, senders: Sequence[int] | None = None, *, bounded: float = 1) -> dict[int, np.ndarray]:
+        """Waits for {neighbour: its next vector of this round}, (d,) read-only, of ``senders``, by default of all. It
+        waits for ``bounded`` times the deadline of the run's scenario at most; 0: however long. Raises
+        NeighbourTimeout."""
         with self._stopwatch.during("exchange"):
             return self._receive(self.neighbours if senders is None else senders, bounded=bounded)
 
-    def _receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
+    def _receive(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
         vectors = self.clock.receive(nodes, bounded=bounded)
         if self._liar:
             self._liar.hear(vectors)

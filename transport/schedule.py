@@ -117,6 +117,13 @@ def can_be_used(message_round: int, round: int, freshest: int, staleness: float)
     return message_round == freshest or (staleness == 0 and message_round >= round)
 
 
+def deadlines_left(exchanges: int, answered: int) -> int:
+    """For how many deadlines a server's client waits for the last answer of a round of so many exchanges, of which so
+    many before were answered: the server may wait for others in each exchange to come. For an answer before the last
+    it waits for two, one of them for the way."""
+    return min(exchanges, max(2, exchanges - answered))
+
+
 @dataclass(slots=True)
 class Flow:
     """Messages to and from one neighbour, counted since the two processes have met."""

@@ -1,7 +1,7 @@
 """A client while its plan is played: what it has got from its neighbours, what it waits for, its links to them."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop
@@ -56,7 +56,7 @@ class Mail:
 @dataclass(slots=True, eq=False)
 class PendingWait:
     phase: int
-    after_opening: bool  # then message 0 of round 2 or later, which overtook the one waited for, ends the wait, too
+    also: Mapping[int, int]  # {phase: round}: what overtook the one waited for, of that round or later, ends it, too
     began: float
     needed: dict[int, int]  # {place of a neighbour: the round that it has to get to}
     ready: list[float]  # when each neighbour needs no more waiting for, as far as known; -inf: it is not waited for

@@ -55,7 +55,7 @@ class Meetings:
         place, round = client.places[partner.number], partner.round
         self._simulation.send(client, 0, (partner.number,))
         ready = [-math.inf] * len(client.neighbours)
-        yield from self._simulation.wait(client, PendingWait(0, False, self._simulation.now, {place: round}, ready))
+        yield from self._simulation.wait(client, PendingWait(0, {}, self._simulation.now, {place: round}, ready))
         mail, tables = client.incoming[place].mail[0], self._simulation.tables
         mail.take_in(self._simulation.now)
         cell = (client.round - 1) * tables.edges + client.incoming[place].back

@@ -17,6 +17,7 @@ from ...transport.array_file import ArrayFile, DamagedFile, read
 from ...transport.schedule import Schedule
 from ...transport.use_log import BEGINS, DEADLINE, LEFT_OUT, read_log
 from .plan import Incarnation, Plan
+from .scenario import Star
 from .sent import Messages, SentMessage
 from .uses import fill_in_last_uses, show_answers
 
@@ -170,9 +171,8 @@ class _Client:
 _OF_OTHERS = ("copies", "to_life", "again", "needed", "comes", "into_life", "keep", "shows", "backlog", "backlog_in")
 
 
-def replayed(plan: Plan, recording: Recording, opening: int = 0) -> Plan:
-    """``plan`` is that of the scenario; ``opening`` counts the messages before a server's first answer. Raises
-    UserError."""
+def replayed(plan: Plan, recording: Recording, star: Star | None = None) -> Plan:
+    """``plan`` is that of the scenario, ``star`` its server's. Raises UserError."""
     clients = [_Client(number, schedule, recording) for number, schedule in enumerate(plan.schedules)]
     heard_of = np.zeros(len(clients), int)
     for client in clients:
@@ -185,9 +185,9 @@ def replayed(plan: Plan, recording: Recording, opening: int = 0) -> Plan:
         for place, j in enumerate(client.planned.neighbours.tolist()):
             _send(clients[j], schedules[j], client, schedules[client.number], place)
     fill_in_last_uses(schedules)
-    if plan.has_server:
+    if star is not None:
         incarnations = [client.incarnations for client in clients]
-        show_answers(schedules, incarnations, opening)
+        show_answers(schedules, incarnations, star)
         for schedule in schedules:
             schedule.shows[max((each.last for each in incarnations[-1]), default=0) :] = 0
     return replace(

@@ -203,11 +203,30 @@ class Fault(Section):
 class Star:
     """The last process is a server, the neighbour of all clients, which have no other. In a round its ``participants``
     work and send their message; the server waits for those, then sends its own to the round's ``receivers``, who wait
-    for it. ``opening`` counts the messages each way that come once, before those of the first round."""
+    for it. ``opening`` counts the messages each way that come once, before those of the first round.
+
+    Where a round has several ``exchanges``, the server first answers, in each but the last, those of the participants
+    of whom it has heard in all before, and they send again; one that is not answered sends no more in the round. With
+    fewer than ``least`` the server skips to the last answer."""
 
     participants: tuple[frozenset[int], ...]  # of rounds 1, 2, ..., as the receivers are
     receivers: tuple[frozenset[int], ...]
     opening: int = 0
+    exchanges: int = 1
+    least: int = 1
+
+    def phases(self, round: int) -> range:
+        """Returns those of the round's exchanges, without an opening."""
+        first = self.opening if round == 1 else 0
+        return range(first, first + self.exchanges)
+
+    def overtaking(self, round: int, phase: int) -> dict[int, int]:
+        """Returns {phase: round}: of which other messages, of that round or later, the first to come tells that no
+        message of this phase will."""
+        if self.exchanges == 1:
+            return {0: 2} if round == 1 and phase == self.opening > 0 else {}
+        last = self.opening + self.exchanges
+        return {other: round + (other < phase) for other in range(last) if other != phase}
 
 
 @dataclass(frozen=True)

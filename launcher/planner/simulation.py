@@ -5,7 +5,7 @@ late is the rule of ``transport/schedule.py``. Events at the same moment come in
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextvars import ContextVar
 from heapq import heappop, heappush
 from itertools import count
@@ -86,7 +86,7 @@ class Simulation:
         schedules = self.tables.schedules()
         fill_in_last_uses(schedules)
         if self.star is not None:
-            show_answers(schedules, [client.incarnations for client in self.clients], self.star.opening)
+            show_answers(schedules, [client.incarnations for client in self.clients], self.star)
         lasting = [fault for fault in self.scenario.faults if not fault.happens_once]
         return Plan(
             schedules=schedules,
@@ -187,7 +187,7 @@ class Simulation:
         """A client that waits learns that a message comes before what it has waited for."""
         wait = client.wait
         assert wait
-        overtakes = wait.after_opening and round > 1 and phase == 0
+        overtakes = phase in wait.also and round >= wait.also[phase]
         if overtakes or (phase == wait.phase and round >= wait.needed[place]):
             wait.unknown -= wait.ready[place] == math.inf
             wait.ready[place] = arrived
@@ -216,11 +216,14 @@ class Simulation:
         assert self.network
         self.network.give(transfer, left)
 
-    def receive(self, client: Client, phase: int, of: Iterable[int] | None = None, *, bounded: bool = True) -> _Steps:
-        """Waits for the phase's messages of all neighbours, or of those in ``of``, if ``bounded`` until the deadline,
-        and uses them. Whatever time.silence says, a server's client uses no message of another round."""
+    def receive(
+        self, client: Client, phase: int, of: Iterable[int] | None = None, *, bounded: float = 1
+    ) -> Generator[None, None, list[int]]:
+        """Waits for the phase's messages of all neighbours, or of those in ``of``, for ``bounded`` times the deadline
+        (0: however long), uses them and returns whose. Whatever time.silence says, a server's client uses no message
+        of another round."""
         tables, round, now, scenario = self.tables, client.round, self.now, self.scenario
-        after_opening = self.star is not None and round == 1 and phase == self.star.opening > 0
+        also = {} if self.star is None else self.star.overtaking(round, phase)
         places = range(len(client.neighbours)) if of is None else client.places_of(of)
         needed, ready = needed_round(round, scenario.staleness), [-math.inf] * len(client.neighbours)
         if needed == round or not scenario.graph_of:
@@ -228,9 +231,10 @@ class Simulation:
         else:
             whom = [other.number for other in client.neighbours]
             required = {place: scenario.last_round(whom[place], client.number, needed) for place in places}
-        yield from self.wait(client, PendingWait(phase, after_opening, now, required, ready), bounded=bounded)
+        yield from self.wait(client, PendingWait(phase, also, now, required, ready), bounded=bounded)
         now, staleness, silence = self.now, scenario.staleness, scenario.silence
         first = ((round - 1) * tables.phases + phase) * tables.edges + tables.first_of[client.number]
+        heard = []
         for place in places:
             mail = client.incoming[place].mail[phase]
             mail.take_in(now)
@@ -241,14 +245,17 @@ class Simulation:
                 used = 0 if client.is_answered else used
             tables.uses[first + place] = used
             tables.asked[first + place] = True
+            if used:
+                heard.append(client.neighbours[place].number)
+        return heard
 
-    def wait(self, client: Client, wait: PendingWait, *, bounded: bool = True) -> _Steps:
+    def wait(self, client: Client, wait: PendingWait, *, bounded: float = 1) -> _Steps:
         tables, now, scenario, client.wait = self.tables, self.now, self.scenario, wait
         for place in wait.needed:
             wait.ready[place] = ready = self._ready(client, wait, place)
             wait.unknown += ready == math.inf
         if bounded and math.isfinite(scenario.deadline_s):
-            self.at(now + scenario.deadline_s, STEP, client, self._end_wait, wait, True)
+            self.at(now + bounded * scenario.deadline_s, STEP, client, self._end_wait, wait, True)
         self._plan_end(client, wait)
         yield
         now, last = self.now, max(wait.ready, default=self.now)
@@ -266,9 +273,9 @@ class Simulation:
         mail = client.incoming[place].mail[wait.phase]
         comes = mail.first_from(wait.needed[place])
         ends = [(mail, wait.needed[place])]
-        if wait.after_opening:
-            ends.append((client.incoming[place].mail[0], 2))
-            comes = min(comes, ends[1][0].first_from(2))
+        for phase, round in wait.also.items():
+            ends.append((client.incoming[place].mail[phase], round))
+            comes = min(comes, ends[-1][0].first_from(round))
         if comes < math.inf:
             return max(self.now, comes)
         if any(mail.coming and max(mail.coming) >= round for mail, round in ends):

@@ -6,6 +6,7 @@ import numpy as np
 
 from ...transport.schedule import Schedule
 from .plan import Incarnation
+from .scenario import Star
 
 
 def fill_in_last_uses(schedules: Sequence[Schedule]) -> None:
@@ -24,18 +25,17 @@ def fill_in_last_uses(schedules: Sequence[Schedule]) -> None:
             own.backlog_in[place] = sender.backlog[there] = waiting.max(initial=0)
 
 
-def show_answers(schedules: Sequence[Schedule], incarnations: Sequence[Sequence[Incarnation]], opening: int) -> None:
+def show_answers(schedules: Sequence[Schedule], incarnations: Sequence[Sequence[Incarnation]], star: Star) -> None:
     """Fills in which clients of a server are shown its answer of a round for evaluation, as they do the round
     without it. This is measuring: it takes no time, and nothing is lost of it. Only a client so far ahead that the
-    server has one of its uploads too early (silence = "stale") cannot be shown what there is not yet. ``opening``
-    counts the messages that a client gets before its first answer."""
+    server has one of its uploads too early (silence = "stale") cannot be shown what there is not yet."""
     server = schedules[-1]
     for i, own in enumerate(schedules[:-1]):
         shows, uses = server.shows[:, i], own.uses
         for each in incarnations[i]:
             shows[each.first - 1 : each.last] = each.number
-        has_answer = uses[:, 0, 0] > 0
-        has_answer[0] = uses[0, opening, 0] > 0
+        has_answer = uses[:, star.phases(2)[-1], 0] > 0
+        has_answer[0] = uses[0, star.phases(1)[-1], 0] > 0
         shows[has_answer] = 0
         for row, phase in np.argwhere(server.uses[:, :, i] > np.arange(1, len(shows) + 1)[:, None]).tolist():
             shows[row : server.uses[row, phase, i] - 1] = 0  # a later upload does not wait for this round's answer

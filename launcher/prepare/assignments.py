@@ -122,6 +122,7 @@ def assign(
         same_start=config.model.same_start,
         classes=[client.classes for client in data.clients],
         features=[client.features for client in data.clients],
+        samples=[client.train_samples for client in data.clients],
         topology=lambda: draw_sequence(config.topology, config.clients, config.seed, config.rounds),
     )
     if algorithm.traits.same_size:
@@ -149,8 +150,8 @@ def assign(
             **told,
         )
         assignments.append(assignment)
-    lengths = (link(algorithm, own, peer).sent_in(1) for own in assignments for peer in own.neighbours)
-    run = replace(run, largest_vector=max((length for several in lengths for length in several), default=0))
+    longest = (link(algorithm, own, peer).longest(own.dtype) for own in assignments for peer in own.neighbours)
+    run = replace(run, largest_vector=max(longest, default=0))
     told_run = with_attackers(config, graphs, [replace(each, run=run) for each in assignments])
     return _placed(config, graphs.union, told_run, site.hosts)
 

@@ -239,13 +239,15 @@ def plan_of(
     if config.algorithm.traits.server == "answers":
         participants = tuple(frozenset(config.algorithm.participants(config, round)) for round in rounds)
         receivers = tuple(frozenset(config.algorithm.receivers(config, round)) for round in rounds)
-        star = Star(participants, receivers, opening=len(link(config.algorithm, server, server.neighbours[0]).opens))
+        to_a_client = link(config.algorithm, server, server.neighbours[0])
+        counts = len(to_a_client.opens), len(to_a_client.sends), config.algorithm.least_heard(config)
+        star = Star(participants, receivers, *counts)
     samples = [client.train_samples for client in data.clients]
     scenario = replace(_scenario(config, graphs, assignments, sizes, samples, star), emulated=emulated)
     plan = for_the_wall_clock(simulate(scenario), scenario) if config.time.clock == "wall" else simulate(scenario)
     if config.time.replay is not None:
         recording = Recording.load(assignments[0].run.folder / config.time.replay)
-        return replayed(plan, recording, star.opening if star else 0)
+        return replayed(plan, recording, star)
     longest = 1e8 if config.time.clock == "wall" else np.finfo(float).max  # three years: a clock cannot wait for ever
     if not plan.end_s <= longest:
         allowed = f"at most {longest:.3g} s; look at compute.step_s, [stragglers] and [links]"

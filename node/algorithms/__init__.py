@@ -19,6 +19,7 @@ from .apfl import APFL
 from .base import Algorithm, Edge, SettingsError, Vector
 from .beer import BEER
 from .choco import ChocoSGD
+from .common_model import Ditto, FedAvg, PerFedAvg, PFedMe
 from .dac import DAC
 from .dfca import DFCA
 from .dfedavgm import DFedAvgM, DFedSAM
@@ -43,7 +44,7 @@ from .pens import PENS
 from .personal_layers import FedBN, FedPer, FedRep
 from .scaffold import SCAFFOLD
 from .selective_sheaf import SelectiveSheaf
-from .server import Ditto, FedAvg, PerFedAvg, PFedMe, ServerAlgorithm
+from .server import ServerAlgorithm
 from .sfl import SFL
 from .sfmtl_graph import SFMTLGraph
 from .shared_layers import FedAvgC, FedSAK
@@ -155,16 +156,20 @@ def link(algorithm: Algorithm, own: Assignment, peer: Neighbour) -> Channel:
     edge = Edge(own.node, peer.node, model.size, peer.parameters, model, own.node == server, peer.facts)
     reverse = Edge(peer.node, own.node, peer.parameters, model.size, model, peer.node == server, peer.facts)
     out, back = _messages(algorithm, edge), _messages(algorithm, reverse)
-    exact, received = (tuple(vector.exact for vector in each if not vector.opening) for each in (out, back))
+    later = [[vector for vector in each if not vector.opening] for each in (out, back)]
+    exact, received = (tuple(vector.exact for vector in each) for each in later)
+    integers, integers_received = (tuple(vector.integers for vector in each) for each in later)
     return Channel(
-        sends=tuple(vector.length for vector in out if not vector.opening),
-        receives=tuple(vector.length for vector in back if not vector.opening),
+        sends=tuple(vector.length for vector in later[0]),
+        receives=tuple(vector.length for vector in later[1]),
         opens=tuple(vector.length for vector in out if vector.opening),
         opened=tuple(vector.length for vector in back if vector.opening),
         may_be_quiet=algorithm.traits.silent_edges,
         codec=codec(own.transport.between if peer.remote else own.transport.codec, own.dtype, own.transport.keep),
         exact=exact if any(exact) else (),
         exact_received=received if any(received) else (),
+        integers=integers if any(integers) else (),
+        integers_received=integers_received if any(integers_received) else (),
         is_shown=algorithm.traits.server == "answers" and own.role == "client",
     )
 

@@ -8,11 +8,12 @@ import numpy as np
 from ...topology.section import Fraction
 from ..assignment import Assignment
 from .base import Client, State, Work
-from .server import TAKES_OLD_UPLOADS, ServerAlgorithm, Uploads
+from .secure import SecureSum
+from .server import TAKES_OLD_UPLOADS, Uploads
 
 
 @dataclass(frozen=True)
-class APFL(ServerAlgorithm):
+class APFL(SecureSum):
     """APFL (Deng, Kamani, Mahdavi 2020): each client mixes a model of its own with the common one, and learns how much.
 
     client i:  w_i = w, then for each mini-batch of the local work, with vbar_i = a_i v_i + (1 - a_i) w_i

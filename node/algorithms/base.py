@@ -73,6 +73,9 @@ class Traits:
     """The mixing weights W_ij have a part in it, and so has ``topology.weights``."""
     has_maps: bool = False
     """``client.state.maps`` are restriction maps: they are recorded, and saved on demand."""
+    is_masked: bool = False
+    """What clients send the server is masked: by secure aggregation it learns their sum, and nobody reads one of them.
+    """
     momentum: bool = True
     """``training.momentum``, ``optimizer`` and ``clip`` have a part in local steps: not where these are its own."""
     libraries: tuple[str, ...] = ()
@@ -90,6 +93,8 @@ class Vector:
     length: int
     exact: int = 0  # so many of its last numbers tell something on their own: a codec leaves them as they are
     opening: bool = False  # it travels once, before the others of the first round, and no codec touches it
+    integers: Literal["", "uint8", "int32", "int64"] = ""
+    """What it is an array of, if not of numbers as theta's; no codec touches it then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,7 @@ class RunFacts:
     same_start: bool  # all clients start with one theta
     classes: Sequence[tuple[int, ...]]  # of each client's training samples, ascending; none where the task has none
     features: Sequence[tuple[int, ...] | None]  # which of them each client sees; None: all
+    samples: Sequence[int]  # how many each client trains on
     topology: Callable[[], GraphSequence]  # the graphs of [topology], not the run's where there is a server
 
     def require_same_size(self, key: str) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 
 from ...topology.section import NotNegative
 from .base import Client
-from .server import TAKES_OLD_UPLOADS, FedAvg
+from .common_model import FedAvg
+from .server import TAKES_OLD_UPLOADS
 
 
 @dataclass(frozen=True)

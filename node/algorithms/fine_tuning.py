@@ -7,7 +7,7 @@ import numpy as np
 
 from ...topology.section import Count
 from .base import Client
-from .server import FedAvg
+from .common_model import FedAvg
 
 
 def fine_tuned(client: Client, model: np.ndarray, steps: int) -> np.ndarray:

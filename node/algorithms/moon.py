@@ -9,7 +9,8 @@ import numpy as np
 from ...topology.section import NotNegative, Positive
 from ..assignment import Assignment
 from .base import Client, RunFacts, State, Work
-from .server import TAKES_OLD_UPLOADS, FedAvg
+from .common_model import FedAvg
+from .server import TAKES_OLD_UPLOADS
 
 
 @dataclass(frozen=True)

@@ -169,25 +169,49 @@ class Naive:
 
     def takes_part(self, me: Peer) -> Steps:
         participants, receivers = self.star.participants[me.round - 1], self.star.receivers[me.round - 1]
-        opening, server = self.opening if me.round == 1 else 0, self.server
-        overtaken_by = 0 if opening else None
+        opening, server, exchanges = self.opening if me.round == 1 else 0, self.server, self.star.exchanges
+        stages, overtaken_by = [*range(opening, opening + exchanges - 1)], {0: 2} if opening else {}
+        last = opening + exchanges - 1
         for phase in range(opening):
             if me is server:
                 self.send(me, phase)
             yield from self.receive(me, phase, own_round_only=me is not server)
             if me is not server:
                 self.send(me, phase)
+
+        def ends(phase):  # later messages of the round, and any of a later one
+            if exchanges == 1:
+                return overtaken_by
+            return {p: me.round if p > phase else me.round + 1 for p in range(self.scenario.phases) if p != phase}
+
+        def heard(phase, of):
+            return [j for j in me.neighbours if j in of and me.own["uses"][me.round - 1, phase, me.neighbours.index(j)]]
+
         if me is server:
-            yield from self.receive(me, opening, participants, overtaken_by=overtaken_by)
-            self.send(me, opening, receivers)
+            there = participants
+            for phase in [*stages, last]:
+                yield from self.receive(me, phase, there, overtaken_by=ends(phase))
+                there = heard(phase, there)
+                if phase == last or len(there) < self.star.least:
+                    break
+                self.send(me, phase, there)
+            self.send(me, last, receivers)
             return
-        answers = [m.round for m in me.mail[server.number] if m.phase == 0 and m.arrived_s <= self.now]
-        answered = max(answers, default=0) if me.round > 1 else 0
-        if works := me.number in participants and answered < me.round != me.listens_in:
+        answers = [m.round for m in me.mail[server.number] if m.phase == exchanges - 1 and m.arrived_s <= self.now]
+        answered, patience = max(answers, default=0) if me.round > 1 else 0, 0
+        if me.number in participants and answered < me.round != me.listens_in:
             yield from self.work(me)
-            self.send(me, opening)
+            patience = exchanges
+            for phase in [*stages, last]:
+                self.send(me, phase)
+                if phase == last:
+                    break
+                yield from self.receive(me, phase, bounded=2, own_round_only=True, overtaken_by=ends(phase))
+                if not heard(phase, [server.number]):
+                    break
+                patience = max(2, patience - 1)
         if me.number in receivers and answered <= me.round:
-            yield from self.receive(me, opening, bounded=works, own_round_only=True, overtaken_by=overtaken_by)
+            yield from self.receive(me, last, bounded=patience, own_round_only=True, overtaken_by=ends(last))
 
     def work(self, me: Peer) -> Steps:
         seconds = me.own["compute"][me.round - 1] = self.works(me.number, me.round, self.now)
@@ -247,10 +271,10 @@ class Naive:
             cell = message.round - 1, message.phase, me.neighbours.index(message.src)
             me.own["delays"][cell] = self.moment(arrived) - message.sent_s
 
-    def receive(self, me: Peer, phase: int, of=None, *, bounded=True, own_round_only=False, overtaken_by=None) -> Steps:
+    def receive(self, me: Peer, phase: int, of=None, *, bounded=True, own_round_only=False, overtaken_by=()) -> Steps:
         began, row, staleness = self.now, me.round - 1, self.scenario.staleness
         needed, waits = needed_round(me.round, staleness), [j for j in me.neighbours if of is None or j in of]
-        deadline = self.now + self.scenario.deadline_s if bounded else math.inf
+        deadline = self.now + bounded * self.scenario.deadline_s if bounded else math.inf
         if deadline < math.inf:
             self.moment(deadline)
         done: dict[int, float] = {}
@@ -261,7 +285,8 @@ class Naive:
 
         def coming(j: int) -> list[float]:
             own = [m.arrived_s for m in me.mail[j] if m.phase == phase and m.round >= least[j]]
-            return own + [m.arrived_s for m in me.mail[j] if m.phase == overtaken_by and m.round > 1]
+            ends = dict(overtaken_by)
+            return own + [m.arrived_s for m in me.mail[j] if m.round >= ends.get(m.phase, math.inf)]
 
         gone = {j: self.peers[j].known_gone for j in waits if not self.peers[j].here and not coming(j)}
         met = {j: len(self.peers[j].incarnations) * self.peers[j].here for j in waits}

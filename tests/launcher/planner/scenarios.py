@@ -40,7 +40,7 @@ def scenario_of(rng: random.Random, *, calm: bool, server=False, deadlines=(0.5,
     clients, rounds = rng.randint(1 + server, 5), rng.randint(1, rounds)
     neighbours = (*[(clients,)] * clients, tuple(range(clients))) if server else _graph(rng, clients)
     edges = edges_of(neighbours)
-    phases, opening = (1, rng.randint(0, 2)) if server else (rng.randint(not calm, 3), 0)
+    phases, opening = (rng.choice([1, 1, 1, 2, 4]), rng.randint(0, 2)) if server else (rng.randint(not calm, 3), 0)
     nbytes = {edge: tuple(rng.choice([100, 777, 2000]) for _ in range(opening + phases)) for edge in edges}
     alike = _link(rng, calm)
     return Scenario(
@@ -67,7 +67,7 @@ def scenario_of(rng: random.Random, *, calm: bool, server=False, deadlines=(0.5,
         uplink=rng.choice([math.inf, math.inf, 1e6, 1e5]),
         faults=() if calm else tuple(_fault(rng, edges, clients, rounds) for _ in range(rng.randint(0, 5))),
         checkpoint_every=rng.randint(0, 3),
-        star=_star(rng, clients, rounds, opening) if server else None,
+        star=_star(rng, clients, rounds, (opening, phases)) if server else None,
         learns_first=rng.random() < 0.3,
         graphs=None if server or rng.random() < 0.5 else _pattern(rng, neighbours),
         **_shared(rng, clients + server, edges),
@@ -155,9 +155,11 @@ def _fault(rng: random.Random, edges: list[tuple[int, int]], clients: int, round
     return Fault(kind, factor=10.0, delay_s=rng.uniform(0, 20) * STEP_S, **more)
 
 
-def _star(rng: random.Random, clients: int, rounds: int, opening: int) -> Star:
+def _star(rng: random.Random, clients: int, rounds: int, phases: tuple[int, int]) -> Star:
+    """``phases`` are the exchanges of an opening and of every round."""
     everyone = frozenset(range(clients))
     drawn = [frozenset(rng.sample(range(clients), rng.randint(1, clients))) for _ in range(rounds)]
     if rng.random() < 0.3:
         drawn = [everyone] * rounds
-    return Star(tuple(drawn), (*drawn[1:], everyone) if rng.random() < 0.7 else tuple(drawn), opening)
+    least = 1 if phases[1] == 1 else rng.randint(1, 2)
+    return Star(tuple(drawn), (*drawn[1:], everyone) if rng.random() < 0.7 else tuple(drawn), *phases, least)

@@ -32,7 +32,7 @@ from sheafgossip.transport.codecs import codec
 from sheafgossip.transport.connections import Presence
 from sheafgossip.transport.endpoint import Message, Traffic
 from sheafgossip.transport.peers import Peers
-from sheafgossip.transport.schedule import limit
+from sheafgossip.transport.schedule import deadlines_left, limit
 from sheafgossip.transport.stopwatch import Stopwatch
 from sheafgossip.transport.use_log import BEGINS
 
@@ -244,27 +244,41 @@ class Process:
     def _with_server(self, round: int) -> None:
         star, peers = self.stage.scenario.star, self.peers
         senders, receivers = star.participants[round - 1], star.receivers[round - 1]
-        opening = star.opening if round == 1 else 0
+        opening, last = star.opening if round == 1 else 0, star.exchanges - 1
         if self.node == self.stage.scenario.learners:
             for phase in range(opening):
                 peers.send(self._vectors(phase, round))
                 peers.receive()
-            peers.receive(sorted(senders))
-            peers.send(self._vectors(opening, round, sorted(receivers)))
+            there = senders
+            for exchange in range(star.exchanges):
+                peers.skip_to(exchange)
+                there = peers.receive(sorted(there))
+                if exchange == last or len(there) < star.least:
+                    break
+                peers.send(self._vectors(opening + exchange, round, sorted(there)))
+            peers.skip_to(last)
+            peers.send(self._vectors(opening + last, round, sorted(receivers)))
             return
         for phase in range(opening):
             peers.receive()
             peers.send(self._vectors(phase, round))
-        takes_part = self.node in senders and not peers.left_out()
-        if takes_part:
+        patience = 0
+        if self.node in senders and not peers.left_out():
             self.clock.sleep()
-            peers.send(self._vectors(opening, round))
+            patience = star.exchanges
+            for exchange in range(star.exchanges):
+                peers.skip_to(exchange)
+                peers.send(self._vectors(opening + exchange, round))
+                if exchange == last or not peers.receive(bounded=2):
+                    break
+                patience = deadlines_left(star.exchanges, exchange + 1)
         if self.node in receivers:
-            peers.receive(bounded=takes_part)
+            peers.skip_to(last)
+            peers.receive(bounded=patience)
 
     def _evaluates(self, round: int) -> None:
         star, peers, server = self.stage.scenario.star, self.peers, self.stage.scenario.learners
-        answered, phase = star.receivers[round - 1], star.opening if round == 1 else 0
+        answered, phase = star.receivers[round - 1], star.phases(round)[-1]
         if self.node == server:
             lacking = [j for j in peers.neighbours if peers.lacks_answer(j, answered=j in answered)]
             peers.show(self._vectors(phase, round, lacking))
@@ -316,7 +330,7 @@ def play(scenario: Scenario, wire: Wire, plan: Plan, seed: int) -> None:
     recorded = Stage(scenario, plan, wire, "wall", seed)
     recorded.play()
     if recorded.ended:
-        again = Stage(scenario, replayed(plan, recording_of(recorded), len(wire.opening)), wire, "virtual", ~seed)
+        again = Stage(scenario, replayed(plan, recording_of(recorded), scenario.star), wire, "virtual", ~seed)
         again.play()
         assert again.used == recorded.used
 
