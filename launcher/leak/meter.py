@@ -87,6 +87,8 @@ def measure(folder: Path, asked: Asked = Asked(), tell: Callable[[str], None] = 
     config = read_configuration(folder)
     if not config.measuring.vectors.mb:
         raise ConfigError(f"{folder}: its messages were not kept; run it with measuring.vectors.mb = 100")
+    if config.algorithm.traits.is_masked:
+        raise ConfigError(f"{folder}: algorithm.secure = true masks what clients send: leak can read nothing in it")
     if config.uses or config.data.drift is not None:
         what = next(iter(config.uses), "data.drift")
         raise ConfigError(f"{folder}: {what}: leak needs methods, models and data of the program's own, without drift")

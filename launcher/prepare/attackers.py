@@ -36,6 +36,9 @@ def with_attackers(config: RunConfig, graphs: GraphSequence, assignments: Sequen
     lack, kind, name = "", attack.kind, f"algorithm.name = {config.algorithm.name!r}"
     if kind in ON_VECTORS and not assignments[0].run.largest_vector:
         lack = "sends no vectors"
+    elif traits.is_masked:
+        allowed = "algorithm.secure = false"
+        raise ConfigError.of("attack.kind", kind, "with algorithm.secure = true vectors travel masked", allowed)
     elif kind in FROM_OTHERS and (traits.server != "none" or traits.has_maps):
         lack = "gives no client vectors that compare with those of several others"
     elif kind == "dissensus" and (not traits.mixes or graphs.changes or graphs.directed):
