@@ -19,12 +19,13 @@ from ..assignment import Assignment
 from ..model.architecture import Architecture, Parameter
 from .base import Client, Peers, RunFacts, SettingsError, Traits, Work
 from .robust import RobustMixing
+from .secure import SecureSum
 from .server import TAKES_OLD_UPLOADS, Uploads
 from .shared_layers import SharedLayers
 
 
 @dataclass(frozen=True)
-class PersonalLayers(RobustMixing, SharedLayers):
+class PersonalLayers(RobustMixing, SecureSum, SharedLayers):
     """A subclass says which layers are shared."""
 
     server: bool = True
@@ -33,6 +34,7 @@ class PersonalLayers(RobustMixing, SharedLayers):
     """Share of the clients that take part in a round, at least one, drawn anew for each; the others pause."""
 
     own_steps: ClassVar[bool] = False
+    weighted = True
 
     @property
     def traits(self) -> Traits:  # type: ignore[override]

@@ -38,16 +38,18 @@ _PUBLIC, _SEALED, _SHARE = 64, 80, 32  # bytes: two public keys, two sealed shar
 _MOST_CLIENTS = 10_000  # of a round; each sends something to each
 
 
-def _secured(own: Traits) -> property:
-    """Returns the traits of a class, which says ``own``: with ``secure`` no mask serves twice, and no digit is lost."""
+def _secured(said: Traits | property) -> property:
+    """Returns the traits of a class, by what it says: with ``secure`` no mask serves twice, and no digit is lost."""
 
     def traits(self: "SecureSum") -> Traits:
+        own: Traits = said.__get__(self) if isinstance(said, property) else said
         if not self.secure:
             return own
+        missing = self.secure_tolerates == "missing"
         return replace(
             own,
-            tolerates="missing",
-            more_tolerant=NEEDS_NEW_UPLOADS.more_tolerant,
+            tolerates=self.secure_tolerates,
+            more_tolerant=NEEDS_NEW_UPLOADS.more_tolerant if missing else "algorithm.secure = false",
             codec_may_drop="nothing",
             is_masked=True,
             libraries=(*own.libraries, "sheafgossip.node.masked_sums"),
@@ -76,11 +78,13 @@ class SecureSum(ServerAlgorithm):
 
     weighted: ClassVar[bool] = False
     """Whether the mean is weighted by training samples."""
+    secure_tolerates: ClassVar[Literal["missing", "nothing"]] = "missing"
+    """As in ``Traits``: nothing where the server adds up what clients send over rounds."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if isinstance(own := vars(cls).get("traits"), Traits):
-            cls.traits = _secured(own)  # type: ignore[assignment]
+        if "traits" in vars(cls) or isinstance(cls.traits, Traits):
+            cls.traits = _secured(cls.traits)  # type: ignore[assignment]
 
     @property
     def exchanges(self) -> int:  # type: ignore[override]
@@ -90,11 +94,14 @@ class SecureSum(ServerAlgorithm):
         m = self.count(run.clients)
         return max(2, math.ceil(self.secure_threshold * m - 1e-9)) if self.secure else 1
 
-    def messages(self, edge: Edge) -> Sequence[Vector]:
-        vectors = super().messages(edge)
+    def messages(self, edge: Edge) -> list[Vector]:
+        return self.with_masks(edge, *super().messages(edge))
+
+    def with_masks(self, edge: Edge, vector: Vector) -> list[Vector]:
+        """Returns what travels where that is ``vector`` without masks: for subclasses that write ``messages``."""
         if not self.secure:
-            return vectors
-        (vector,), m = vectors, edge.facts
+            return [vector]
+        m = edge.facts
         sealed = Vector(_SEALED * (m - 1), integers="uint8")
         if edge.from_server:
             return [Vector(_PUBLIC * m, integers="uint8"), sealed, Vector(-(-m // 8), integers="uint8"), vector]
@@ -107,6 +114,8 @@ class SecureSum(ServerAlgorithm):
         if not self.secure:
             return
         key, m = "algorithm.secure", self.count(run.graph.clients - 1)
+        if self.traits.server == "none":
+            raise SettingsError(key, "= true: is what clients do with a server; use server = true")
         if getattr(self, "mixing", "average") != "average":
             why = f"the server learns a sum, and mixing = {self.mixing!r} needs each vector"  # type: ignore[attr-defined]
             raise SettingsError(key, f"= true: {why}; use mixing = 'average'")

@@ -12,6 +12,7 @@ from annotated_types import MinLen
 from ...topology.section import NotNegative, Positive, Read
 from ..model.architecture import Architecture, Block, Parameter
 from .base import Client, Edge, RunFacts, SettingsError, State, Vector, weighted_mean
+from .secure import SecureSum
 from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
 
 _BLOCKS: dict[str, Block] = {"extractor": "body", "head": "head"}
@@ -91,13 +92,15 @@ class ChosenLayers(SharedLayers):
 
 
 @dataclass(frozen=True)
-class FedAvgC(ChosenLayers):
+class FedAvgC(SecureSum, ChosenLayers):
     """FedAvg-c (Liao et al. 2024, their baseline): FedAvg over the layers w_i that clients have in common.
 
     client i:  (w_i, rest_i) <- local work from (w, rest_i)
     server:    w <- sum_i n_i/n w_i                  over the clients of the round, n_i their training samples"""
 
     name: Literal["fedavg-c"] = "fedavg-c"
+
+    weighted = True
 
 
 @dataclass(frozen=True)

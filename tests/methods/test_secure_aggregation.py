@@ -51,6 +51,10 @@ def method(name, **settings):
         (method("pfedme", lam=1.5, eta=0.3, beta=1.2), ()),
         (method("per-fedavg", alpha=0.2), ()),
         (method("apfl"), ()),
+        (method("scaffold", fraction=0.5), ()),
+        (method("fedavg-c", share="head"), MLP),
+        (method("fedper"), MLP),
+        (method("fedrep", head_passes=1), MLP),
     ],
     ids=lambda each: "-".join(value.split("=")[1].strip('"') for value in each[:2]) or "linear",
 )
@@ -62,7 +66,8 @@ def test_the_mean_is_the_plain_one_to_its_rounding(run, settings, model):
     bits, width, beta = (64, 2, 1) if "algorithm.secure_bits=64" in settings else (32, 16, 1.2)
     bound = max(beta * CLIENTS * width / 2**bits, 1e-14)
     error = np.abs(plain.theta(1)[SERVER] - secure.theta(1)[SERVER]).max()
-    assert (bits == 64 or error > 0) and error <= bound
+    assert error <= bound
+    assert bits == 64 or error > 0
 
 
 def uploads(folder, round):
@@ -195,6 +200,8 @@ def test_the_wire_bytes_are_those_of_four_messages(run):
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
+        (("algorithm.name=fedper", "algorithm.server=false", *MLP), "algorithm.secure: = true: .* use server = true"),
+        (("algorithm.name=scaffold", *LOSSES[:2], "links.loss=0.1"), "needs every message"),
         (
             ("algorithm.mixing=median",),
             "secure: = true: the server learns a sum, and mixing = 'median' needs",
@@ -205,7 +212,7 @@ def test_the_wire_bytes_are_those_of_four_messages(run):
         (("attack.clients=[1]",), "attack.kind = 'sign-flip': with algorithm.secure = true vectors travel masked"),
         ((*LOSSES[1:3], LOSSES[0].replace("skip", "stale")), "time.silence = 'skip'"),
     ],
-    ids=["rule", "alone", "alone in a round", "codec", "attack", "stale"],
+    ids=["no server", "lost in a sum over rounds", "rule", "alone", "alone in a round", "codec", "attack", "stale"],
 )
 def test_what_it_cannot_do_is_refused_in_one_line(tmp_path, overrides, told):
     (tmp_path / "config.toml").write_text(CONFIG)
