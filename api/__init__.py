@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Work,
         weighted_mean,
     )
+    from .node.algorithms.secure import SecureSum
     from .node.algorithms.server import NEEDS_NEW_UPLOADS, TAKES_OLD_UPLOADS, ServerAlgorithm
     from .node.assignment import Neighbour
     from .node.client import Client, RoundReport
@@ -67,6 +68,7 @@ __all__ = [
     "Run",
     "RunError",
     "RunFacts",
+    "SecureSum",
     "ServerAlgorithm",
     "SettingsError",
     "Setup",
@@ -93,6 +95,7 @@ __all__ = [
 _PLACES = {  # {module: its names}, where it is not ``runs``
     "node.algorithms.base": "Algorithm Cost Edge Facts RunFacts SettingsError Setup State Traits Vector Work "
     "weighted_mean",
+    "node.algorithms.secure": "SecureSum",
     "node.algorithms.server": "NEEDS_NEW_UPLOADS TAKES_OLD_UPLOADS ServerAlgorithm",
     "node.assignment": "Neighbour",
     "node.client": "Client RoundReport",

@@ -23,8 +23,8 @@ GROUPS = {
     "metrics.summary.TrafficTotal metrics.summary.MemoryTotal metrics.verification.Verified "
     "metrics.twins.Twins metrics.twin.Twin metrics.twin.RoundTime metrics.twin.ClientTime metrics.twin.LinkTime "
     "metrics.twin.Seconds",
-    "Algorithms": "Algorithm ServerAlgorithm Traits NEEDS_NEW_UPLOADS TAKES_OLD_UPLOADS Vector State Facts Cost Work "
-    "SettingsError weighted_mean",
+    "Algorithms": "Algorithm ServerAlgorithm SecureSum Traits NEEDS_NEW_UPLOADS TAKES_OLD_UPLOADS Vector State Facts "
+    "Cost Work SettingsError weighted_mean",
     "What an algorithm is given": "Client Peers Edge Neighbour Setup Graph GraphSequence RunFacts RoundReport "
     "Architecture",
     "Tests of an algorithm": "testing.Network testing.check",

@@ -59,13 +59,17 @@ def in_bytes(secret: int) -> bytes:
     return secret.to_bytes(SECRET_BYTES, "little")
 
 
-def public_key(secret: int) -> bytes:
-    return X25519PrivateKey.from_private_bytes(in_bytes(secret)).public_key().public_bytes_raw()
+def private_key(secret: int) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(in_bytes(secret))
 
 
-def agreed_key(secret: int, public: bytes, purpose: bytes) -> bytes:
+def public_key(own: X25519PrivateKey) -> bytes:
+    return own.public_key().public_bytes_raw()
+
+
+def agreed_key(own: X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
     """Returns 32 bytes that the owners of both keys find, and nobody else."""
-    both = X25519PrivateKey.from_private_bytes(in_bytes(secret)).exchange(X25519PublicKey.from_public_bytes(public))
+    both = own.exchange(X25519PublicKey.from_public_bytes(public))
     return HKDF(SHA256(), SECRET_BYTES, None, purpose).derive(both)
 
 

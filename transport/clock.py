@@ -88,14 +88,6 @@ class Clock:
         may be heard, with a vector or without."""
         return ()
 
-    def skip_to(self, exchange: int) -> None:
-        """The next message each way is that of this exchange of the round, from 0, without an opening, or a later one;
-        what was not sent before, and did not come, is left out."""
-        for node in self.neighbours:
-            channel, is_first = self.channels[node], self.round == 1
-            self.sent[node] = max(self.sent[node], exchange + len(channel.opens) * is_first)
-            self.taken[node] = max(self.taken[node], exchange + len(channel.opened) * is_first)
-
     def receive(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
         wanted = {(node, self.round, self.taken[node]): node for node in nodes}
         self._wait_for(wanted.keys())

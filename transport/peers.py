@@ -41,7 +41,7 @@ class Peers:
         self.clock, self._liar = clock, liar
         self.neighbours, self._neighbours = clock.neighbours, frozenset(clock.neighbours)
         self.left_out, self.lacks_answer = clock.left_out, clock.lacks_answer
-        self.memory_bytes, self.skip_to = clock.memory_bytes, clock.skip_to
+        self.memory_bytes = clock.memory_bytes
         self._channels = clock.channels
         self._stopwatch = clock.endpoint.stopwatch
 
@@ -93,6 +93,15 @@ class Peers:
             if self.tap and not copy and not shown:
                 self.tap(phase, nodes, self._channels.sent(nodes[0], round, phase, tensors))
             clock.endpoint.send(nodes, round, phase, tensors, EVALUATION if shown else "")
+
+    def skip_to(self, exchange: int) -> None:
+        """The next message each way is that of this exchange of the round, from 0, without an opening, or a later one;
+        what was not sent before, and did not come, is left out."""
+        clock, is_first = self.clock, self.round == 1
+        for node in self.neighbours:
+            channel = self._channels[node]
+            clock.sent[node] = max(clock.sent[node], exchange + len(channel.opens) * is_first)
+            clock.taken[node] = max(clock.taken[node], exchange + len(channel.opened) * is_first)
 
     def receive(self, senders: Sequence[int] | None = None, *, bounded: float = 1) -> dict[int, np.ndarray]:
         """Waits for {neighbour: its next vector of this round}, (d,) read-only, of ``senders``, by default of all. It

@@ -58,7 +58,7 @@ class SCAFFOLD(SecureSum):
         y, c = zip(*(np.split(vector, 2) for vector in uploads.values()), strict=True)
         x += self.eta * (sum(y) / len(y) - x)
         if self.secure:
-            share = self.count(server.clients) / server.clients
+            share = self.taking_part(server.clients) / server.clients
             total = np.split(server.state.answer, 2)[1] + share * c[0]
             server.state.answer = np.concatenate([x, total.astype(x.dtype)])
             return

@@ -91,7 +91,7 @@ class SecureSum(ServerAlgorithm):
         return _EXCHANGES if self.secure else 1
 
     def least_heard(self, run: Any) -> int:
-        m = self.count(run.clients)
+        m = self.taking_part(run.clients)
         return max(2, math.ceil(self.secure_threshold * m - 1e-9)) if self.secure else 1
 
     def messages(self, edge: Edge) -> list[Vector]:
@@ -113,7 +113,7 @@ class SecureSum(ServerAlgorithm):
         super().check(run)
         if not self.secure:
             return
-        key, m = "algorithm.secure", self.count(run.graph.clients - 1)
+        key, m = "algorithm.secure", self.taking_part(run.graph.clients - 1)
         if self.traits.server == "none":
             raise SettingsError(key, "= true: is what clients do with a server; use server = true")
         if getattr(self, "mixing", "average") != "average":
@@ -130,7 +130,7 @@ class SecureSum(ServerAlgorithm):
         facts, server = super().facts(run), run.graph.clients - 1
         if not self.secure:
             return facts
-        m = self.count(server)
+        m = self.taking_part(server)
         total = sum(sorted(run.samples)[-m:]) if self.weighted else m
         ends = [(i, server) for i in range(server)] + [(server, i) for i in range(server)]
         return Facts(dict.fromkeys(range(server + 1), total), dict.fromkeys(ends, m))
@@ -138,7 +138,7 @@ class SecureSum(ServerAlgorithm):
     def fixed_point(self, own: Client) -> "FixedPoint":
         from ..masked_sums import FixedPoint
 
-        return FixedPoint(self.secure_bits, self.secure_range, self.count(own.clients), own.facts)
+        return FixedPoint(self.secure_bits, self.secure_range, self.taking_part(own.clients), own.facts)
 
     def hand_in(self, client: Client, peers: Peers) -> int:
         if not self.secure:
@@ -192,21 +192,24 @@ class Participant:
         from .. import masked_sums
 
         self._m, self._u, self._U, self._t, self._rng = masked_sums, u, U, t, rng
-        self._c, self._s, self._b = (masked_sums.draw_secret(rng) for _ in range(3))
-        self._public: dict[int, tuple[bytes, bytes]] = {}
+        c, self._s, self._b = (masked_sums.draw_secret(rng) for _ in range(3))
+        self._c_key, self._s_key = masked_sums.private_key(c), masked_sums.private_key(self._s)
+        self._keys: dict[int, bytes] = {}  # agreed with each other one of U1, for shares
+        self._public: dict[int, bytes] = {}  # s_v of each
         self._sealed: dict[int, bytes] = {}
 
     def keys(self, _: np.ndarray) -> np.ndarray:
-        return _bytes(self._m.public_key(self._c) + self._m.public_key(self._s))
+        return _bytes(self._m.public_key(self._c_key) + self._m.public_key(self._s_key))
 
     def shares(self, keys: np.ndarray) -> np.ndarray:
         """``keys`` (|U|, 64)"""
         m, told = self._m, _by_client(self._U, keys)
-        self._public = {v: (key[:32], key[32:]) for v, key in told.items()}
+        self._public = {v: key[32:] for v, key in told.items()}
+        self._keys = {v: m.agreed_key(self._c_key, key[:32], b"shares") for v, key in told.items() if v != self._u}
         of_s, of_b = (m.shares_of(secret, self._t, len(self._U), self._rng) for secret in (self._s, self._b))
         own = {v: m.in_bytes(of_s[n]) + m.in_bytes(of_b[n]) for n, v in enumerate(self._U)}
         self._own = own[self._u]
-        sealed = {v: m.seal(self._key(v), self._u, own[v]) for v in self._public if v != self._u}
+        sealed = {v: m.seal(key, self._u, own[v]) for v, key in self._keys.items()}
         return _bytes(b"".join(sealed.get(v, bytes(_SEALED)) for v in self._U if v != self._u))
 
     def masked(self, x: np.ndarray, sealed: np.ndarray) -> np.ndarray:
@@ -215,20 +218,17 @@ class Participant:
         self._sealed = _by_client([v for v in self._U if v != self._u], sealed)
         y = x + m.mask(m.in_bytes(self._b), len(x), bits)
         for v in self._sealed:
-            s_uv = m.agreed_key(self._s, self._public[v][1], b"mask")
+            s_uv = m.agreed_key(self._s_key, self._public[v], b"mask")
             y = add(y, m.mask(s_uv, len(x), bits), self._u < v)
         return y.view(f"<i{x.itemsize}")
 
     def reveal(self, came: np.ndarray) -> np.ndarray:
         """``came`` has a bit of each of U. Returns (|U|, 32)."""
         U3 = {v for v, bit in zip(self._U, np.unpackbits(came), strict=False) if bit}
-        told = {v: self._m.unseal(self._key(v), v, sealed) for v, sealed in self._sealed.items()}
+        told = {v: self._m.unseal(self._keys[v], v, sealed) for v, sealed in self._sealed.items()}
         told[self._u] = self._own
         shares = {v: both[32:] if v in U3 else both[:32] for v, both in told.items()}
         return _bytes(b"".join(shares.get(v, bytes(_SHARE)) for v in self._U))
-
-    def _key(self, v: int) -> bytes:
-        return self._m.agreed_key(self._c, self._public[v][0], b"shares")
 
 
 class Sums:
@@ -275,8 +275,9 @@ class Sums:
             if v in self.y:
                 z = z - m.mask(m.in_bytes(self._secrets[v]), length, bits)
                 continue
+            s_v = m.private_key(self._secrets[v])
             for u in self.y:
-                s_uv = m.agreed_key(self._secrets[v], self._public[u][32:], b"mask")
+                s_uv = m.agreed_key(s_v, self._public[u][32:], b"mask")
                 z = add(z, m.mask(s_uv, length, bits), v < u)  # the other sign than u's
         return z
 

@@ -140,9 +140,9 @@ class ServerAlgorithm(Algorithm):
         if self.fraction == 1 or round > run.rounds:
             return list(range(run.clients))
         drawn = generator(run.seed, "participants", round).permutation(run.clients)
-        return sorted(drawn[: self.count(run.clients)].tolist())
+        return sorted(drawn[: self.taking_part(run.clients)].tolist())
 
-    def count(self, clients: int) -> int:
+    def taking_part(self, clients: int) -> int:
         """Returns how many of so many clients take part in a round."""
         return max(1, int(self.fraction * clients + 0.5))
 

@@ -14,10 +14,10 @@ from sheafgossip.reference import GROUPS, describe
 
 NAMES = """
     Algorithm Architecture Client Config Cost Edge Error Facts Graph GraphSequence NEEDS_NEW_UPLOADS Neighbour Peers
-    RoundReport Run RunError RunFacts ServerAlgorithm SettingsError Setup State Sweep TAKES_OLD_UPLOADS Table Traits
-    Vector Work calibrate compare open_run plan replay resume run sweep testing tune twin verify weighted_mean
+    RoundReport Run RunError RunFacts SecureSum ServerAlgorithm SettingsError Setup State Sweep TAKES_OLD_UPLOADS Table
+    Traits Vector Work calibrate compare open_run plan replay resume run sweep testing tune twin verify weighted_mean
 """
-INTERNAL = {"show", "shown", "lacks_answer"}  # what ServerAlgorithm does for its subclasses
+INTERNAL = {"show", "shown", "lacks_answer", "skip_to"}  # what ServerAlgorithm does for its subclasses
 TELL = """
 import json, sys, time
 start = time.process_time()

@@ -70,6 +70,15 @@ def test_the_mean_is_the_plain_one_to_its_rounding(run, settings, model):
     assert bits == 64 or error > 0
 
 
+def test_scaffolds_sum_of_changes_is_the_plain_sum_of_all_that_clients_have(run):
+    """The server that masks keep from seeing them adds up changes, which come to the same over all rounds."""
+    settings = (*method("scaffold", fraction=0.5), "evaluation.every=0")
+    plain, secure = run(CONFIG, *settings), run(CONFIG, *settings, SECURE)
+    x, c = np.split(plain.states(ROUNDS)[SERVER]["answer"], 2)
+    assert np.abs(c).max() > 0.01
+    assert np.abs(secure.states(ROUNDS)[SERVER]["answer"] - [*x, *c]).max() < 1e-6
+
+
 def uploads(folder, round):
     """{client: (what it sent, its theta then)}"""
     found = {}

@@ -47,7 +47,7 @@ def test_the_field_of_shares_is_a_field():
 
 
 def test_two_agree_on_a_key_and_what_one_seals_nobody_else_opens():
-    a, b, c = (masked_sums.draw_secret(rng(n)) for n in range(3))
+    a, b, c = (masked_sums.private_key(masked_sums.draw_secret(rng(n))) for n in range(3))
     key = masked_sums.agreed_key(a, masked_sums.public_key(b), b"shares")
     assert key == masked_sums.agreed_key(b, masked_sums.public_key(a), b"shares")
     assert key != masked_sums.agreed_key(a, masked_sums.public_key(b), b"mask")
