@@ -108,7 +108,8 @@ class SelectiveSheaf(Algorithm):
         n = np.array([part @ part for part in np.split(delta, ends[:-1])], delta.dtype)  # n_i of each block
         silent = {j for j in rows if peers.round % self.probe_every and edges[j].is_surely_off}
         messages = {j: np.append(sketches[j], np.where(edges[j].on, n, -n)) for j in rows if j not in silent}
-        sketches |= {j: message[: -len(n)] for j, message in peers.as_heard(messages).items()}
+        said = {j: np.split(message, [-len(n)]) for j, message in peers.as_heard(messages).items()}
+        sketches |= {j: sketch for j, (sketch, _) in said.items()}
         theirs = peers.exchange(messages, quiet=client.neighbours.keys() - messages.keys())
         state.introductions.welcome(theirs)
 
@@ -118,7 +119,7 @@ class SelectiveSheaf(Algorithm):
             block = np.searchsorted(ends, state.chosen[j], side="right")  # of theta, that a row belongs to
             r[j] = sketches[j] - sketch  # P_ij (theta_i - theta_j)
             weights[j] = edges[j].weights(~np.signbit(n_j))[block].astype(theta.dtype)
-            edges[j].see(block, sketches[j], sketch, n, np.abs(n_j))
+            edges[j].see(block, sketches[j], sketch, np.abs(said[j][1]), np.abs(n_j))
 
         descend(client, self.lam, r, weights)
         report = client.report
