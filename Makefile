@@ -8,7 +8,7 @@ TYPES := build/types
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-asynchronous \
-	bench-board bench-claims bench-codecs bench-collaboration bench-digits \
+	bench-adversaries bench-board bench-claims bench-codecs bench-collaboration bench-digits \
 	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-own bench-placement \
 	bench-planner bench-privacy bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
 	bench-selective-others bench-stragglers bench-table4 bench-tune bench-twin docs gallery pictures site sizing clean
@@ -146,6 +146,9 @@ bench-seeking: setup  ## Let clients look for better neighbours, 5 seeds (4 minu
 
 bench-drift: setup  ## Change a group's task half-way, and draw which edges pull (3 minutes).
 	$(BIN)/python benchmarks/drift.py
+
+bench-adversaries: setup  ## Attack gossip with robust mixing and selective sheaf with its guard, 3 seeds (15 minutes).
+	$(BIN)/python benchmarks/adversaries.py
 
 bench-asynchronous: setup  ## Compare methods that wait for slow clients with those that do not, in virtual time (3 minutes).
 	$(BIN)/sheafgossip sweep examples/asynchronous.toml --grid stragglers.kind=none,fixed --seeds 3 --quiet \

@@ -113,14 +113,21 @@ def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_metrics(config: Mapping[str, Any]) -> dict[str, bool]:
-    """Returns {name: whether higher is better} of the metrics of the user's own, in their order, and of that of
-    training samples."""
+    """Returns {name: whether higher is better} of the metrics of the user's own, in their order, of that of
+    training samples, and of how often a backdoor is found open."""
     section = config.get("evaluation")
     tables = section.get("metrics") if isinstance(section, dict) else None
     named = [table for table in tables if isinstance(table, dict)] if isinstance(tables, list) else []
     found = {str(table.get("name", "")): table.get("better") != "lower" for table in named}
     if isinstance(section, dict) and section.get("train") is True:
         found |= {"train_accuracy": True, "train_mse": False}
+    attack = config.get("attack")
+    if (
+        isinstance(attack, dict)
+        and attack.get("kind") == "backdoor"
+        and (attack.get("clients") or attack.get("fraction"))
+    ):
+        found |= {"backdoor_success": False}
     return {name: higher for name, higher in found.items() if name and name == label(name)}
 
 

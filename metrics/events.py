@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from .reader import metric_of, name_of, open_records
 from .records import COLLECTOR, LAUNCHER
-from .store import CLIENTS, CONSTANT_METRIC
+from .store import CONSTANT_METRIC, HONEST
 from .text import label
 
 Status = Literal["running", "finished", "interrupted", "failed"]
@@ -22,7 +22,7 @@ _STATUS: dict[str, Status] = {
     "extend": "interrupted",  # the rounds that it is to have are not done yet
 }
 GONE, THERE = ("crash", "leave", "death"), ("restart", "join")
-_TOLD = ("warning", "drop", "lost-records", "death", "host-lost")
+_TOLD = ("attack", "warning", "drop", "lost-records", "death", "host-lost")
 _COUNTED = {kind: kind for kind in ("crash", "restart", "join", "leave", "death", "timeout")} | {"drop": "dropped"}
 _GROWN = 100.0  # a loss that is so many times what it was at the start has diverged
 _COMPARED = 200  # characters of a detail: the search for numbers takes the square of them
@@ -55,7 +55,7 @@ class Divergence:
 
 def divergence_of(records: sqlite3.Connection, metric: str) -> Divergence | None:
     """Judges a finished run. Worse than predicting the same for every sample, it diverged where its loss has grown."""
-    clients, grown = f"{CLIENTS} AND node >= 0", False
+    clients, grown = f"{HONEST} AND node >= 0", False
     for name, column in (("training", "train_loss"), ("test", "test_loss")):
         known = f"FROM round WHERE {column} IS NOT NULL AND {clients} GROUP BY node"
         first, last = (f"SELECT node, {column} AS {end}, {end}(round) {known}" for end in ("min", "max"))

@@ -143,6 +143,7 @@ _SUM, _COMMON = "sum over clients", "of the model that all clients have in commo
 FIGURES = (
     Figure("test {metric}, mean over clients ± standard error", _at("final.mean"), METRIC, "test_metric",
            "{metric}\n± s.e.", brief=True, missing="not evaluated", spread=_FINAL, is_mean=True),
+    Figure("clients that attack, left out of these", _at("attackers"), COUNT, brief=True, hide="zero"),
     Figure("standard deviation", _at("final.std"), METRIC, "std"),
     Figure("variance", _at("final.variance"), METRIC, "variance", print=_squared),
     Figure("mean of the worst 10% of clients", _at("final.worst_10"), METRIC, "worst_10", "worst\n10%", 5,

@@ -155,6 +155,12 @@ def read_owners(run_folder: Path | str) -> dict[int, str]:
         return {node: label(str(owner)) for node, owner in owners}
 
 
+def read_attackers(run_folder: Path | str) -> set[int]:
+    """Raises RunFolderError."""
+    with open_records(run_folder) as records:
+        return {node for (node,) in records.execute("SELECT node FROM attacker")}
+
+
 def client_name(node: int, owners: Mapping[int, str]) -> str:
     return f"client {node} ({owners[node]})" if node in owners else f"client {node}"
 

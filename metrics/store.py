@@ -20,6 +20,7 @@ PREPARED = "prepared"  # when the run was prepared
 CONSTANT_METRIC = "constant_metric"  # the mean test metric of clients that predict the same for every sample
 EXTENDED_AFTER = "extended_after"  # rounds, separated by commas, that were the run's last ones until it got more
 OWNERS = "owners"  # the name of each client's owner, as a list in JSON; views read it, too
+ATTACKERS = "attackers"  # the clients that attack, as a list in JSON; views read it, too
 
 PRIMARY_KEYS = {  # the round comes first: clients move on together, so new rows land side by side
     "meta": "key",
@@ -34,17 +35,22 @@ PRIMARY_KEYS = {  # the round comes first: clients move on together, so new rows
 _TYPES: dict[Any, str] = {int: "INTEGER NOT NULL", int | None: "INTEGER", str: "TEXT NOT NULL"}  # others are REAL
 CLIENTS = "node NOT IN (SELECT node FROM node WHERE role <> 'client')"  # SQL; holds also where the table is empty
 
+HONEST = f"{CLIENTS} AND node NOT IN (SELECT node FROM attacker)"  # whose models are looked at
+
 
 def _of_traffic(form: str) -> str:
     return ", ".join(form.format(column) for column in ("messages", "payload_bytes", "message_bytes", "wire_bytes"))
 
 
 CREATE_VIEWS = f"""
+CREATE VIEW IF NOT EXISTS attacker AS
+SELECT value AS node FROM json_each((SELECT value FROM meta WHERE key = '{ATTACKERS}')) WHERE type = 'integer';
+
 CREATE VIEW IF NOT EXISTS round_total AS
 SELECT round, clients, mean_test_metric, min_test_metric, max_test_metric, {_of_traffic("{}")}
 FROM (SELECT round, count(*) AS clients, avg(test_metric) AS mean_test_metric,
              min(test_metric) AS min_test_metric, max(test_metric) AS max_test_metric
-      FROM round WHERE {CLIENTS} GROUP BY round)
+      FROM round WHERE {HONEST} GROUP BY round)
 LEFT JOIN (SELECT round, {_of_traffic("sum({0}) AS {0}")} FROM traffic GROUP BY round) USING (round);
 
 -- All bytes up to and including a round; evaluated counts the clients behind the mean.
@@ -52,7 +58,7 @@ CREATE VIEW IF NOT EXISTS round_cumulative AS
 SELECT round, evaluated, mean_test_metric, wall_s, {_of_traffic("coalesce(sum({0}) OVER so_far, 0) AS {0}")}
 FROM round_total
 JOIN (SELECT round, count(test_metric) AS evaluated, max(wall_s) AS wall_s
-      FROM round WHERE {CLIENTS} GROUP BY round) USING (round)
+      FROM round WHERE {HONEST} GROUP BY round) USING (round)
 WINDOW so_far AS (ORDER BY round);
 
 CREATE VIEW IF NOT EXISTS edge_total AS
@@ -99,7 +105,7 @@ SELECT virtual_s, evaluated, total / evaluated AS mean_test_metric
 FROM (SELECT virtual_s, sum(sum(before IS NULL)) OVER so_far AS evaluated,
              sum(sum(test_metric - coalesce(before, 0))) OVER so_far AS total
       FROM (SELECT virtual_s, test_metric, lag(test_metric) OVER (PARTITION BY node ORDER BY virtual_s, round) AS before
-            FROM round WHERE test_metric IS NOT NULL AND virtual_s IS NOT NULL AND {CLIENTS})
+            FROM round WHERE test_metric IS NOT NULL AND virtual_s IS NOT NULL AND {HONEST})
       GROUP BY virtual_s WINDOW so_far AS (ORDER BY virtual_s));
 
 CREATE VIEW IF NOT EXISTS waited_total AS

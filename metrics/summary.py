@@ -15,7 +15,7 @@ from .config_file import own_metrics, read_config
 from .events import completed_rounds, gone_clients
 from .reader import metric_of, open_records
 from .records import LAUNCHER, TABLES
-from .store import CLIENTS, CONFIG_DIGEST
+from .store import CLIENTS, CONFIG_DIGEST, HONEST
 from .text import label
 
 _ABOUT = f"""SELECT (SELECT count(DISTINCT host) FROM node WHERE role IN ('client', 'server')),
@@ -23,6 +23,7 @@ _ABOUT = f"""SELECT (SELECT count(DISTINCT host) FROM node WHERE role IN ('clien
     (SELECT count(*) FROM meta WHERE key = '{CONFIG_DIGEST}')"""
 _FIGURES = {  # fields of a summary
     "clients": "SELECT count(*) FROM node WHERE role = 'client'",
+    "attackers": "SELECT count(*) FROM attacker",
     "clients_cpu_s": "SELECT total(cpu_s) FROM cpu_total LEFT JOIN node USING (node) WHERE role = 'client'",
     "others_cpu_s": "SELECT total(cpu_s) FROM cpu_total LEFT JOIN node USING (node) WHERE role IS NOT 'client'",
     "flops": f"SELECT sum(flops) FROM work_total WHERE {CLIENTS}",
@@ -31,8 +32,8 @@ _FIGURES = {  # fields of a summary
 _OVERHEAD = "SELECT kind, sum(wire_bytes) FROM overhead GROUP BY kind ORDER BY kind"
 _BETWEEN_HOSTS = """traffic JOIN node AS sender ON sender.node = src JOIN node AS receiver ON receiver.node = dst
     WHERE sender.host <> receiver.host"""
-_GLOBAL_METRIC = """SELECT avg(global_metric) FROM
-    (SELECT max(round), global_metric FROM round WHERE global_metric IS NOT NULL GROUP BY node)"""
+_GLOBAL_METRIC = f"""SELECT avg(global_metric) FROM
+    (SELECT max(round), global_metric FROM round WHERE global_metric IS NOT NULL AND {HONEST} GROUP BY node)"""
 
 
 def mean(values: ArrayLike) -> float:
@@ -138,6 +139,7 @@ class RunSummary:
     measured: bool  # False: traffic, memory, CPU time and work are 0 and mean nothing
     processes_measured: bool  # False, too, where clients were threads of one process for a while: memory and CPU time
     clients: int
+    attackers: int  # of these clients: metrics, and what comes from them, are of the others
     gone: int  # clients that crashed, left or died and did not come back
     rounds: int  # that every client has completed, apart from those that are gone
     metric: str
@@ -210,10 +212,11 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
 
 
 def last_of(records: sqlite3.Connection, metric: str = "") -> dict[int, float]:
-    """Returns {client: what its last evaluation found} of a metric of the user's own, or else of the test metric."""
-    query, parameters = f"SELECT node, test_metric FROM last_test_metric WHERE {CLIENTS}", list[str]()
+    """Returns what the last evaluation of each client that does not attack found, by client: of a metric of the user's
+    own, or else of the test metric."""
+    query, parameters = f"SELECT node, test_metric FROM last_test_metric WHERE {HONEST}", list[str]()
     if metric:
-        query, parameters = f"SELECT node, value FROM last_metric WHERE name = ? AND {CLIENTS}", [metric]
+        query, parameters = f"SELECT node, value FROM last_metric WHERE name = ? AND {HONEST}", [metric]
     return dict(records.execute(query, parameters))
 
 
@@ -226,8 +229,8 @@ def _own_metrics(records: sqlite3.Connection, config: dict[str, Any]) -> dict[st
 def _confusion(records: sqlite3.Connection) -> Confusion | None:
     if not records.execute("SELECT 1 FROM main.sqlite_schema WHERE name = 'confusion'").fetchone():  # an older run
         return None
-    query = """SELECT label, predicted, sum(samples) AS n FROM confusion
-        WHERE round = (SELECT max(round) FROM confusion) GROUP BY label, predicted ORDER BY n DESC, label, predicted"""
+    query = f"""SELECT label, predicted, sum(samples) AS n FROM confusion WHERE {HONEST}
+        AND round = (SELECT max(round) FROM confusion) GROUP BY label, predicted ORDER BY n DESC, label, predicted"""
     cells = records.execute(query).fetchall()
     wrong = [(label, predicted, n) for label, predicted, n in cells if label != predicted]
     total = sum(n for *_, n in cells)

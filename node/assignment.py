@@ -10,8 +10,9 @@ import numpy as np
 
 from ..metrics.records import sender_of
 from ..topology.graph import last_round, period_of
+from .attack_settings import Attack
 from .model.architecture import Architecture
-from .settings import Attack, Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
+from .settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,10 @@ class Assignment:
         if not self.periods:
             return round
         return last_round(round, lambda each: node in cast(Period, self.period(each)).weights)
+
+    @property
+    def attacks(self) -> bool:
+        return self.node in self.run.attackers
 
     @property
     def clock(self) -> Literal["none", "wall", "virtual"]:

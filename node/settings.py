@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from ..metrics.text import TEST_METRICS
-from ..topology.section import Count, Fraction, Index, Needs, NotNegative, Positive, Read, Section, WordOrTable
+from ..topology.section import Count, Index, Needs, NotNegative, Positive, Read, Section, WordOrTable
 from ..transport.codecs import CodecName
 
 
@@ -273,33 +273,6 @@ class Transport(Section):
     @property
     def keyed(self) -> bool:
         return self.keys and self.protocol == "tcp"
-
-
-@dataclass(frozen=True)
-class Attack(Section):
-    """Clients that attack the others. They send as many messages as the others do; docs/adversaries.md says what each
-    kind puts into them. The mean over clients is that of the honest ones."""
-
-    clients: tuple[Index, ...] = ()
-    """Who attacks; none named, and fraction 0: nobody."""
-    fraction: Annotated[Fraction, "Or this share of the clients, drawn at random."] = 0.0
-    kind: Annotated[
-        Literal["sign-flip", "noise", "alie", "ipm", "dissensus", "equivocation", "replay"],
-        Needs("clients or fraction"),
-    ] = "sign-flip"
-    """What they do. sign-flip: they send their vectors with the other sign; noise: with normal noise added; alie: a
-    little less than the mean of what they hear, by coordinate; ipm: its mean with the other sign, shortened; dissensus:
-    to each neighbour what undoes its averaging; equivocation: to neighbours in turn too much and too little; replay:
-    for ever what they sent before ``from_round``."""
-    from_round: Annotated[Count, Needs("clients or fraction"), "Until this round they are honest."] = 1
-    strength: Annotated[NotNegative | None, Needs("clients or fraction")] = None
-    """sign-flip: the factor; noise, equivocation: the noise's length relative to the vector's; alie: standard
-    deviations from the mean, by default what clients and attackers tell; ipm: epsilon, by default 0.5; dissensus:
-    epsilon; by default 1."""
-
-    def __post_init__(self) -> None:
-        if self.clients and self.fraction:
-            raise ValueError("clients and fraction exclude each other: give one of them")
 
 
 @dataclass(frozen=True)

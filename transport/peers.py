@@ -16,6 +16,8 @@ Tap = Callable[[int, Sequence[int], np.ndarray], None]  # (message of the round,
 class Liar(Protocol):
     """Puts other vectors in place of those that a client would send, of the same lengths."""
 
+    waits_for: frozenset[int]  # whose message of an exchange it hears before it sends its own
+
     def forge(self, vectors: Vectors) -> Vectors: ...
     def hear(self, vectors: Vectors) -> None: ...
     def state(self) -> dict[str, np.ndarray]: ...
@@ -43,6 +45,7 @@ class Peers:
         self.left_out, self.lacks_answer = clock.left_out, clock.lacks_answer
         self.memory_bytes = clock.memory_bytes
         self._channels = clock.channels
+        self._early: dict[int, np.ndarray | None] = {}  # what a liar has heard before it sent; None: there was nothing
         self._stopwatch = clock.endpoint.stopwatch
 
     @property
@@ -79,8 +82,8 @@ class Peers:
     def _send(self, vectors: Vectors, *, shown: bool = False) -> None:
         """What is ``shown`` is encoded as the round's last message, and sent as one more."""
         clock, round = self.clock, self.clock.round
-        if self._liar and not shown:
-            vectors = self._liar.forge(vectors)
+        if not shown:
+            vectors = self._forged(vectors)
         copies_to = clock.clear_to_show if shown else clock.clear_to_send
         shared: dict[tuple[int, int, int], tuple[Tensors, list[int]]] = {}  # one vector for many is copied once
         for node, vector in vectors.items():
@@ -93,6 +96,13 @@ class Peers:
             if self.tap and not copy and not shown:
                 self.tap(phase, nodes, self._channels.sent(nodes[0], round, phase, tensors))
             clock.endpoint.send(nodes, round, phase, tensors, EVALUATION if shown else "")
+
+    def _forged(self, vectors: Vectors) -> Vectors:
+        if self._liar is None:
+            return vectors
+        if first := [j for j in vectors if j in self._liar.waits_for and j not in self._early]:
+            self._early |= {**dict.fromkeys(first), **self._heard(first)}
+        return self._liar.forge(vectors)
 
     def skip_to(self, exchange: int) -> None:
         """The next message each way is that of this exchange of the round, from 0, without an opening, or a later one;
@@ -111,6 +121,13 @@ class Peers:
             return self._receive(self.neighbours if senders is None else senders, bounded=bounded)
 
     def _receive(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
+        if not self._early:
+            return self._heard(nodes, bounded=bounded)
+        early = {j: self._early.pop(j) for j in nodes if j in self._early}
+        vectors = early | self._heard([j for j in nodes if j not in early], bounded=bounded)
+        return {j: vector for j in nodes if (vector := vectors.get(j)) is not None}
+
+    def _heard(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
         vectors = self.clock.receive(nodes, bounded=bounded)
         if self._liar:
             self._liar.hear(vectors)
@@ -126,10 +143,10 @@ class Peers:
             self._liar.load(state)
 
     def as_heard(self, vectors: Vectors) -> Vectors:
-        """Returns the vectors that are sent next, as neighbours will decode them, if a codec is set: for what both ends
-        must compute alike. Not for codecs that leave out entries."""
-        round, sent = self.round, self.clock.sent
-        return {node: self._channels.as_heard(node, round, sent[node], vector) for node, vector in vectors.items()}
+        """Returns the vectors that are sent next, as neighbours will decode them: others where a codec is set, or where
+        this client attacks. For what both ends must compute alike. Not for codecs that leave out entries."""
+        round, sent, told = self.round, self.clock.sent, self._forged(vectors)
+        return {node: self._channels.as_heard(node, round, sent[node], vector) for node, vector in told.items()}
 
     def show(self, vectors: Vectors) -> None:
         """Sends clients the answers of this round that they lack, for evaluation only: this is no traffic of it."""

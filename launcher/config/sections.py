@@ -19,7 +19,8 @@ from ...metrics.config_file import flat
 from ...node import own_code
 from ...node.algorithms import ALGORITHMS, Algorithm, installed, own_kind
 from ...node.algorithms.base import Traits
-from ...node.settings import Attack, Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
+from ...node.attack_settings import Attack
+from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 from ...topology.errors import shown
 from ...topology.generators import TopologySpec
 from ...topology.section import Index, Needs, NotNegative, Positive, Section, WordOrTable

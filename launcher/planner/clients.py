@@ -139,6 +139,9 @@ class Channel:
         for number, fault in enumerate(scenario.faults):
             if fault.kind in _OF_LINKS and fault.hits(*edge):
                 faults.append((fault, strikes(fault.probability, *drawn, "fault", number, *edge)))
+        if src.number in scenario.silent:
+            mute = Fault("loss", rounds=(scenario.silent[src.number], scenario.rounds))
+            faults.append((mute, strikes(1.0, *drawn, "silence", *edge)))
         self._faults = [(fault, draws.reshape(-1).data) for fault, draws in faults]
 
     def carry(

@@ -266,6 +266,7 @@ class Scenario:
     fair: bool = False  # messages share uplinks and downlinks as they do groups, instead of queueing
     emulated: bool = False  # the kernel shapes links: what a receiver adds to a message is its latency alone
     faults: tuple[Fault, ...] = ()
+    silent: Mapping[int, int] = field(default_factory=dict)  # {attacker: the round from which it sends nothing}
     checkpoint_every: int = 0
     star: Star | None = None
     learns_first: bool = False  # the local work of a round comes before its exchanges, not after the first

@@ -36,6 +36,7 @@ from ..planner.scenario import Edge, Fault, Scenario, Star
 from ..planner.simulation import simulate
 from ..planner.traces import read_traces
 from .assignments import Site, assign, connected, deal_architectures
+from .attackers import silent_of
 from .links import Shape, links_of, unlike_clients
 from .prepared import Prepared, memory_of, write_down
 from .work import check_batches, check_confusion, local_work
@@ -322,6 +323,7 @@ def _scenario(
         groups=config.links.groups,
         fair=config.links.sharing == "fair",
         faults=faults_of(config, graph),
+        silent=silent_of(config, assignments),
         checkpoint_every=config.checkpoints.every,
         star=star,
     )

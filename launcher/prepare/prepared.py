@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from ...metrics.store import CODE, CONFIG, CONFIG_DIGEST, CONSTANT_METRIC, FILES, MODELS, OWNERS, Store
+from ...metrics.store import ATTACKERS, CODE, CONFIG, CONFIG_DIGEST, CONSTANT_METRIC, FILES, MODELS, OWNERS, Store
 from ...metrics.text import duration
 from ...metrics.twin import save_links
 from ...node.algorithms import algorithm_of, links_of
@@ -82,6 +82,8 @@ def write_down(prepared: Prepared) -> Store:
     about["groups"] = ",".join(str(client.group) for client in data.clients)
     if any(owners := [client.owner for client in data.clients]):
         about[OWNERS] = json.dumps(owners, ensure_ascii=False)
+    if attackers := prepared.assignments[0].run.attackers:
+        about[ATTACKERS] = json.dumps(attackers)
     if data.constant_metric is not None:
         about[CONSTANT_METRIC] = repr(data.constant_metric)
     if code := prepared.assignments[0].run.code:

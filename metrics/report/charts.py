@@ -7,7 +7,7 @@ import numpy as np
 from pandas import DataFrame, concat
 
 from ..figures import OPENING, Values, overhead
-from ..reader import RunReader, client_name, read_owners
+from ..reader import RunReader, client_name, read_attackers, read_owners
 from .chart import ONLY_HERE, PALETTE, SHAPES, Chart, Choices, Spec, by_method, category, quantity, shown, thinned
 from .methods import Method
 
@@ -178,7 +178,8 @@ def _curve(method: Method, own: str) -> DataFrame:
             values = reader.metrics
             values = values[values["name"] == own].drop(columns="name")
             rounds = rounds.drop(columns="value").merge(values, on=["node", "round"])
-        evaluated = rounds[rounds.node.isin(method.clients)].dropna(subset="value").groupby("round")
+        honest = rounds.node.isin(method.clients) & ~rounds.node.isin(read_attackers(run.folder))
+        evaluated = rounds[honest].dropna(subset="value").groupby("round")
         means = evaluated.agg(metric=("value", "mean"), error=("value", "sem"), virtual_s=("virtual_s", "max"))
         size = {"payload_mb": sent.payload_bytes / 1e6, "wire_mb": sent.wire_bytes / 1e6}
         frames.append(means.assign(**size, wall_s=sent.wall_s))

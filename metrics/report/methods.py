@@ -9,7 +9,7 @@ from pathlib import Path
 from pandas import DataFrame, concat
 
 from ..comparison import Group, summarize_all
-from ..reader import RunReader, read_owners
+from ..reader import RunReader, read_attackers, read_owners
 from ..store import RunFolderError
 from ..text import label
 from ..twin import Twin, is_planned, twin_of
@@ -44,6 +44,10 @@ class Method(Group):
         return nodes.node[nodes.role == "client"].tolist()
 
     @cached_property
+    def attackers(self) -> set[int]:
+        return read_attackers(self.run.folder)
+
+    @cached_property
     def others(self) -> dict[int, str]:
         """Names processes other than clients by their role, and where several have it by their host, too."""
         nodes = self.reader.nodes
@@ -65,12 +69,13 @@ class Method(Group):
         return (100.0, "test accuracy, %") if self.run.metric == "accuracy" else (1.0, "test MSE")
 
     def latest_metric(self) -> DataFrame:
-        """seed, client, owner ("" where it has no name), test_metric: the last evaluation of each client of each seed.
+        """seed, client, owner ("" where it has no name), test_metric: the last evaluation of each client of each seed
+        that does not attack.
         The client of a number has other data in another seed, so nothing is averaged."""
         frames = []
         for run in self.runs:
             latest = RunReader(run.folder).last_test_metric
-            latest = latest[latest.node.isin(self.clients)]
+            latest = latest[latest.node.isin(self.clients) & ~latest.node.isin(read_attackers(run.folder))]
             owners = latest.node.map(read_owners(run.folder)).astype(object).fillna("")
             frames.append(latest.rename(columns={"node": "client"}).assign(seed=run.seed, owner=owners))
         return concat(frames)[["seed", "client", "owner", "test_metric"]].reset_index(drop=True)

@@ -1,6 +1,6 @@
 """Charts of one method, of its first run: its graph round by round, its maps, who was there, and who waited."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,8 @@ def graph(method: Method) -> Iterator[Chart]:
     owners = read_owners(method.run.folder)
     groups = "".join(_ask(method, "SELECT value FROM meta WHERE key = 'groups'").value).split(",")
     named = dict(zip(method.clients, groups, strict=False)) if len(set(groups)) > 1 else {}
-    places["who"] = [method.others.get(node, client_name(node, owners)) for node in places.node]
+    places["attacks"] = places.node.isin(method.attackers)
+    places["who"] = [_who(method, node, owners) for node in places.node]
     places["group"] = [f"group {named[node]}" if node in named else "" for node in places.node]
     places["label"] = [str(node) if size <= _MOST_CLIENTS_NAMED else "" for node in places.node]
     nodes = _nodes(method, rounds, frames)
@@ -62,7 +63,7 @@ def graph(method: Method) -> Iterator[Chart]:
     caption = (
         f"{len(method.clients)} clients, {len(pairs)} edges. Clients have the colour of their last {title}; pale ones "
         "took no part in the round. Dashes lead from a client to the one that it waited for."
-    )
+    ) + (f" The {len(method.attackers)} with a red ring attack." if method.attackers else "")
     choices = {"width": widths, "colour": colours}
     tables = {"edges": edges.assign(pair=edges.i.astype(str) + " – " + edges.j.astype(str)), "nodes": nodes,
               "places": places}  # fmt: skip
@@ -106,13 +107,13 @@ def _drawn(last: int, of_edges: Sequence[Spec], fill: Spec, tooltips: Sequence[l
             {
                 "data": {"name": "nodes"},
                 "transform": [now, {"lookup": "node", "from": {"data": {"name": "places"}, "key": "node",
-                                    "fields": ["x", "y", "who", "group", "label"]}}],
-                "mark": {"type": "circle", "size": 360 if size <= _MOST_CLIENTS_NAMED else 90, "opacity": 1,
-                         "stroke": "#7f7f7f"},
+                                    "fields": ["x", "y", "who", "group", "label", "attacks"]}}],
+                "mark": {"type": "circle", "size": 360 if size <= _MOST_CLIENTS_NAMED else 90, "opacity": 1},
                 "encoding": {
                     **_AT,
                     "fill": fill,
                     "opacity": {"condition": {"test": "datum.there", "value": 1}, "value": 0.25},
+                    "stroke": _ring("#d62728", "#7f7f7f"), "strokeWidth": _ring(4, 1),
                     "tooltip": tooltips[1],
                 },
             },
@@ -128,6 +129,15 @@ def _drawn(last: int, of_edges: Sequence[Spec], fill: Spec, tooltips: Sequence[l
             },
         ],
     }  # fmt: skip
+
+
+def _ring(attackers: str | int, others: str | int) -> Spec:
+    return {"condition": {"test": "datum.attacks", "value": attackers}, "value": others}
+
+
+def _who(method: Method, node: int, owners: Mapping[int, str]) -> str:
+    name = method.others.get(node, client_name(node, owners))
+    return f"{name}, attacks" if node in method.attackers else name
 
 
 def _place(key: str, x: str, y: str) -> Spec:

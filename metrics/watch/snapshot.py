@@ -136,11 +136,12 @@ class Follower:
     def _snapshot(self, records: sqlite3.Connection, now: float, seconds: float, *, under_way: bool) -> Snapshot:
         started = records.execute("SELECT node, role, pid FROM node WHERE node >= 0").fetchall()
         clients = {node for node, role, _ in started if role == "client"}
+        honest = clients - {node for (node,) in records.execute("SELECT node FROM attacker")}
         gone = gone_clients(records)
         state: State = status_of(records) if under_way or self._ignored < 0 else "running"
         if state == "running" and not under_way:
             state = "starting"
-        behind = under_way and not self._read_on(records, sorted(node for node, *_ in started), clients, seconds)
+        behind = under_way and not self._read_on(records, sorted(node for node, *_ in started), honest, seconds)
         there = sorted(clients - gone) if under_way else []
         # Nobody tells the time between two rounds, so the run's clock is carried on; it never goes back.
         self._ahead_s = max(self._ahead_s, self._clock_s - now)

@@ -13,7 +13,15 @@ unchanged in between: "surely" is by a number of standard errors. An edge that i
 Both ends work out the same numbers (of P_ij Delta_i as a codec rounds it; n_i travels as it is), so they agree without
 a word on when to pull and when to speak. Messages may be lost, though. The sign of n_i tells how the sender has
 decided, and w_ij = 1 takes both: whoever hears each other in a round uses the same weight in it. n_i = 0 tells that a
-client starts again (``restart``): both ends forget what they had estimated."""
+client starts again (``restart``): both ends forget what they had estimated.
+
+With ``guard`` a client believes no more of what it is told than chance explains. E ||P Delta||^2 = m/d n of m rows ties
+a norm to its sketch: both ends check that of both messages, of this round and on average, whether the cosine of this
+round alone is one that alike clients may have, and that no sketch is a copy. An edge that fails does not pull in the
+round, and the round counts as a cosine of -1. For oneself, and the other end need not know, the pull of an edge is cut
+to the length that it has at the threshold between updates of one's own length,
+
+    r_ij <- min(1, sqrt(2 (1 - c_ij)) ||P_ij Delta_i|| / ||r_ij||) r_ij."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -60,6 +68,10 @@ class SelectiveSheaf(Algorithm):
     seek: bool = False
     """Clients introduce their neighbours to one another every probe_every rounds, and edges that are surely off make
     room: the graph is only where it begins."""
+
+    guard: bool = False
+    """A client that attacks is found out where what it says does not fit: its norm to its sketch, a round's cosine to
+    alike clients, its sketch to be its own; and no pull is longer than those of alike clients are."""
 
     @property
     def traits(self) -> Traits:
@@ -108,7 +120,9 @@ class SelectiveSheaf(Algorithm):
         n = np.array([part @ part for part in np.split(delta, ends[:-1])], delta.dtype)  # n_i of each block
         silent = {j for j in rows if peers.round % self.probe_every and edges[j].is_surely_off}
         messages = {j: np.append(sketches[j], np.where(edges[j].on, n, -n)) for j in rows if j not in silent}
-        sketches |= {j: message[: -len(n)] for j, message in peers.as_heard(messages).items()}
+        said = {j: np.split(message, [-len(n)]) for j, message in peers.as_heard(messages).items()}
+        sketches |= {j: sketch for j, (sketch, _) in said.items()}
+        norms = dict.fromkeys(rows, n) | {j: np.abs(n_said) for j, (_, n_said) in said.items()}
         theirs = peers.exchange(messages, quiet=client.neighbours.keys() - messages.keys())
         state.introductions.welcome(theirs)
 
@@ -118,7 +132,10 @@ class SelectiveSheaf(Algorithm):
             block = np.searchsorted(ends, state.chosen[j], side="right")  # of theta, that a row belongs to
             r[j] = sketches[j] - sketch  # P_ij (theta_i - theta_j)
             weights[j] = edges[j].weights(~np.signbit(n_j))[block].astype(theta.dtype)
-            edges[j].see(block, sketches[j], sketch, n, np.abs(n_j))
+            edges[j].see(block, sketches[j], sketch, norms[j], np.abs(n_j))
+            if self.guard:
+                weights[j] *= edges[j].believed[block]
+                r[j] = cut(r[j], math.sqrt(2 * (1 - edges[j].threshold)) * norm(sketches[j]))
 
         descend(client, self.lam, r, weights)
         report = client.report
@@ -173,7 +190,7 @@ class SelectiveState(State):
     def __init__(self, algorithm: SelectiveSheaf, client: Client):
         neighbours, size = client.neighbours, client.theta.size
         self.theta0 = client.theta.copy()
-        self.blocks = block_sizes(algorithm.blocks, client.model)
+        self.blocks, self.guarded = block_sizes(algorithm.blocks, client.model), algorithm.guard
         rows = {j: shared_size(algorithm.gamma, size, peer.parameters) for j, peer in neighbours.items()}
         self.chosen = shared_rows(client.seed, client.node, rows, size, 0)
         dtype, m_i = client.theta.dtype, client.train_samples
@@ -188,7 +205,7 @@ class SelectiveState(State):
         numbers, them = [edge.numbers for edge in self.edges.values()], self.introductions
         known = [[j in kind for kind in (them.neighbours, them.met, them.seeking)] for j in them.everyone]
         return {
-            "edges": np.array(numbers).reshape(-1, len(self.blocks), 6),
+            "edges": np.array(numbers).reshape(-1, len(self.blocks), 8 if self.guarded else 6),
             "loss_at_theta0": np.array([self.loss_at_theta0]),
             "acquaintances": np.array(known, np.uint8).reshape(-1, 3),
             "introduced": np.array(sorted(them.introduced), np.int64).reshape(-1, 2),
@@ -223,6 +240,21 @@ def relative_variance(rows: int, size: int) -> float:
     return 2 / rows * (1 - rows / size)
 
 
+def length_error(sketch: np.ndarray, n: float, size: int) -> float:
+    """Returns sqrt(d/m) ||P a|| / ||a|| - 1 from P a (m,) and ||a||^2. Where these fit it is about normal around 0, of
+    a quarter of the relative variance; the same to the last bit for everybody."""
+    wide = sketch.astype(np.float64)
+    return math.sqrt(size / len(wide) * math.fsum((wide * wide).tolist()) / n) - 1
+
+
+def cut(r: np.ndarray, longest: float) -> np.ndarray:
+    """Returns min(1, longest / ||r||) r."""
+    return r if (length := norm(r)) <= longest else r * r.dtype.type(longest / length)
+
+
+_BY_CHANCE, _ROUNDED = 5.0, 0.05  # a guard minds more standard errors than these, and more than codecs round
+
+
 class Estimate:
     """What one end of an edge knows of it, and decides by it: for each block of theta with a weight of its own the mean
     sum_t w_t x_t / sum_t w_t with w_t = smoothing^(seen since t), of variance sum_t w_t^2 Var x_t / (sum_t w_t)^2."""
@@ -235,8 +267,9 @@ class Estimate:
         self.threshold = algorithm.threshold * math.sqrt(m_i * m_j / ((m_i + kappa) * (m_j + kappa)))
         # All that it knows, a row a block: sum_t w_t x_t, sum_t w_t, sum_t w_t^2 Var x_t / (1 - cos)^2, how many x are
         # seen, whether this end would have the edge on, and how many x it takes at least to decide
-        self.numbers = np.zeros((len(sizes), 6))
-        self.total, self.weight, self.variance, self.seen, self.on, self.listen = self.numbers.T
+        self.numbers = np.zeros((len(sizes), 8 if algorithm.guard else 6))
+        self.total, self.weight, self.variance, self.seen, self.on, self.listen, *_ = self.numbers.T
+        self.believed = np.ones(len(sizes), bool)  # what was said in this round; not kept
         self.listen[:] = algorithm.listen
 
     def see(self, block: np.ndarray, mine: np.ndarray, theirs: np.ndarray, n_i: np.ndarray, n_j: np.ndarray) -> None:
@@ -245,13 +278,30 @@ class Estimate:
         for b, (size, numbers) in enumerate(zip(self.sizes, self.numbers, strict=True)):
             chosen = block == b
             if n_i[b] == 0 or n_j[b] == 0:  # somebody begins, or begins again
-                numbers[:5], self.listen[:] = 0, self.algorithm.listen
+                numbers[:5], numbers[6:], self.listen[:] = 0, 0, self.algorithm.listen
             elif chosen.any():
                 x = sampled_cosine(mine[chosen], theirs[chosen], n_i[b], n_j[b], size)
+                variance = relative_variance(int(chosen.sum()), size)
                 numbers[:3] *= smoothing, smoothing, smoothing**2
-                numbers[:4] += x, 1, relative_variance(int(chosen.sum()), size), 1
+                numbers[:4] += x, 1, variance, 1
+                if self.algorithm.guard:
+                    ends = (mine[chosen], n_i[b]), (theirs[chosen], n_j[b])
+                    errors = np.array([length_error(*end, size) for end in ends])
+                    numbers[6:] = smoothing * numbers[6:] + errors
+                    is_copy = n_i[b] == n_j[b] and np.array_equal(mine[chosen], theirs[chosen])
+                    self.believed[b] = not is_copy and self._is_likely(numbers, x, variance, errors)
+                    numbers[0] -= 0 if self.believed[b] else x + 1
         surely_on, surely_off = self.decided()
         self.on[:] = surely_on | (self.on > 0) & ~surely_off
+
+    def _is_likely(self, numbers: np.ndarray, x: float, variance: float, errors: np.ndarray) -> bool:
+        """Returns whether lengths fit norms, now and on average, and alike clients may have a cosine of x."""
+        now, mean = math.sqrt(variance) / 2, math.sqrt(numbers[2]) / 2 / numbers[1]
+        return (
+            float(np.abs(errors).max()) <= _BY_CHANCE * now + _ROUNDED
+            and float(np.abs(numbers[6:]).max()) / numbers[1] <= _BY_CHANCE * mean + _ROUNDED
+            and x >= self.threshold - _BY_CHANCE * (1 - self.threshold) * math.sqrt(variance)
+        )
 
     def mean_and_error(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the mean cosine of each block, 0 before anything was seen, and its standard error."""

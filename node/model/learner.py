@@ -15,6 +15,7 @@ from ..settings import OptimizerSettings
 from .architecture import Given
 from .dense import DenseModel
 from .optimizer import Adam
+from .poison import ON_DATA, poisoned, with_trigger
 from .pull import Anchors, OfSamples
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ class Learner:
         self._held = np.arange(self.train_samples)
         self._batches_drawn = 0
         self._pass = -1, np.empty(0, int)  # which pass over the shard goes on, and its order
-        self._drifted = False
+        self._drifted = self._poisoned = False
+        self._honest_y = self._y_train  # where it attacks by its data, that is no longer what it learns from
         self.learnt_samples = self.evaluated_samples = 0  # that went through a gradient, and through an evaluation
 
     def start(self, number: int = 0) -> np.ndarray:
@@ -109,7 +111,11 @@ class Learner:
         if not self._drifted and 0 < self._assignment.run.drift_round <= round:
             drifted = "x_train_drifted", "x_test_drifted"
             self._x_train, self._x_test = self._model.read(self._assignment.shard, drifted)
-            self._drifted = True
+            self._drifted, self._poisoned = True, False
+        attack = self._assignment.attack
+        if self._assignment.attacks and attack.kind in ON_DATA and round >= attack.from_round and not self._poisoned:
+            self._x_train, self._y_train = poisoned(self._assignment, self._x_train, self._honest_y)
+            self._poisoned = True
 
     def learn(self, pull: np.ndarray | None = None, lam: float = 1.0) -> float:
         """Does a round's local work, as ``Client.learn`` says; returns the mean of the losses met on the way."""
@@ -194,9 +200,14 @@ class Learner:
         targets = 1 if self._assignment.run.task == "classification" else self._assignment.architecture.outputs
         return loss / len(x), score / (len(x) * targets)
 
-    def tested(self, theta: np.ndarray, *, training: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a model's outputs for all test samples, or those for training, and their targets."""
+    def tested(
+        self, theta: np.ndarray, *, training: bool = False, triggered: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a model's outputs for all test samples, or those for training, and their targets. ``triggered``: the
+        samples show the trigger of [attack]."""
         x, y = (self._x_train, self._y_train) if training else (self._x_test, self._y_test)
+        if triggered:
+            x = with_trigger(x, self._assignment.attack, self._assignment.architecture.input_shape)
         with self._as(theta):
             parts = [self._model.outputs(x[part]) for part in _slices(len(x), self._chunk)]
         self.evaluated_samples += len(x)

@@ -281,6 +281,8 @@ class _ClientProcess:
         client = self.client
         self.stopwatch.switch("maps")
         client.train_loss = None
+        if self.assignment.attacks and round == self.assignment.attack.from_round:
+            client.report.events.append(("attack", self.assignment.attack.text))
         client.enter(round)
         if self.schedule and self.algorithm.traits.meets:
             client.meet(self.schedule.partners(round))

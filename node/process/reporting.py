@@ -23,6 +23,7 @@ from ..assignment import Assignment
 from ..client import Client
 from ..model.learner import Learner
 from ..model.own_metrics import confusion_of, values_of
+from ..model.poison import SUCCESS, success_of
 from .vectors import SentVectors
 
 _SHARE = 0.005  # of a process's CPU time: what samples may take, since the kernel walks over all of the memory for each
@@ -101,6 +102,9 @@ class Reporter:
     def tell_metrics(self, round: int, theta: np.ndarray) -> None:
         """What is asked of a model beside its loss and its test metric."""
         asked, is_last = self._assignment.evaluation, round == self._assignment.run.rounds
+        if self._assignment.attack.kind == "backdoor" and self._assignment.run.attackers:
+            success = success_of(self._assignment.attack, *self._learner.tested(theta, triggered=True))
+            self._recorder.write(records.MetricRecord(self._node, round, SUCCESS, success))
         if asked.train:
             name = "train_accuracy" if self._assignment.run.task == "classification" else "train_mse"
             value = self._learner.evaluate(theta, training=True)[1]

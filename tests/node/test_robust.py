@@ -1,13 +1,21 @@
 """Robust mixing against plain loops and closed forms, and what it makes of a run's vectors."""
 
+import importlib
+import importlib.util
+import sys
+import types
+
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
+from hypothesis.extra.numpy import arrays
 
 import oracles
 from runs import small
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.preparation import work_out
+from sheafgossip.node import attacks
 from sheafgossip.node.algorithms import robust
 from sheafgossip.topology.errors import UserError
 
@@ -69,14 +77,58 @@ def test_the_geometric_median_has_the_smallest_sum_of_distances_and_of_a_triangl
     np.testing.assert_allclose(robust.geometric_median(corners, 1), corners.mean(axis=0), atol=1e-6)
 
 
-def test_the_trimmed_mean_holds_at_its_bound_and_not_beyond(vectors):
-    honest, b = vectors[:7], 3
-    for far in (-1e6, 1e6):
-        lied = np.concatenate([honest, np.full((b, 5), far)])
-        found = robust.trimmed_mean(lied, b)
-        assert ((honest.min(axis=0) <= found) & (found <= honest.max(axis=0))).all()
-        beyond = robust.trimmed_mean(np.concatenate([lied, np.full((1, 5), far)]), b)
-        assert (np.abs(beyond) > 1e4).all()
+# Sums of these are exact, so that no rounding takes a mean of honest numbers beyond the largest
+honest_numbers = st.integers(-(2**20), 2**20).map(lambda number: number / 1024)
+lies = st.one_of(honest_numbers, st.integers(-(2**60), 2**60).map(float))
+
+
+@given(data=st.data(), b=st.integers(0, 4), more=st.integers(1, 5), d=st.integers(1, 3))
+def test_whatever_up_to_b_attackers_say_no_coordinate_of_the_trimmed_mean_leaves_the_honest_range(data, b, more, d):
+    """Yin et al. (2018)."""
+    attackers = data.draw(st.integers(0, b))
+    honest = data.draw(arrays(float, (2 * b + more - attackers, d), elements=honest_numbers))
+    lied = data.draw(arrays(float, (attackers, d), elements=lies))
+    order = data.draw(st.permutations(range(len(honest) + attackers)))
+    found = robust.trimmed_mean(np.concatenate([honest, lied])[order], b)
+    assert ((honest.min(axis=0) <= found) & (found <= honest.max(axis=0))).all()
+
+
+@given(b=st.integers(0, 4), more=st.integers(1, 5), far=st.floats(1e3, 1e12), sign=st.sampled_from([-1, 1]))
+def test_one_attacker_more_than_b_takes_the_trimmed_mean_as_far_as_it_likes(b, more, far, sign):
+    honest = np.linspace(-1, 1, b + more)[:, None]
+    found = robust.trimmed_mean(np.concatenate([honest, np.full((b + 1, 1), sign * far)]), b)
+    kept = len(honest) + 1 - b
+    assert sign * found >= (far - kept) / kept
+
+
+@pytest.fixture(scope="module")
+def byzfl():
+    """Its rules and attacks, without what else the package imports."""
+    spec = importlib.util.find_spec("byzfl")
+    package = types.ModuleType("byzfl")
+    package.__path__ = list(spec.submodule_search_locations)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "byzfl", package)
+        yield importlib.import_module("byzfl.aggregators.aggregators"), importlib.import_module("byzfl.attacks.attacks")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("byzfl") is None, reason="byzfl is not installed")
+@pytest.mark.parametrize("b", [1, 2, 3])
+def test_rules_and_attacks_are_those_of_byzfl(byzfl, vectors, b):
+    rules, lies = byzfl
+    np.testing.assert_allclose(robust.trimmed_mean(vectors, b), rules.TrMean(f=b)(vectors), rtol=1e-12)
+    np.testing.assert_allclose(robust.median(vectors, b), rules.Median()(vectors), rtol=1e-12)
+    # Its Krum adds up n - f - 1 distances, that of the paper n - f - 2
+    np.testing.assert_array_equal(robust.krum(vectors, b), rules.Krum(f=b + 1)(vectors))
+    converged = rules.GeometricMedian(nu=1e-6, T=200)(vectors)
+    np.testing.assert_allclose(robust.geometric_median(vectors, b), converged, rtol=1e-3)
+    weights, around = np.full(len(vectors), 1 / len(vectors)), np.zeros(5)
+    clipping = rules.CenteredClipping(L=1, tau=4.0)
+    np.testing.assert_allclose(robust.clipped(vectors, weights, around, 4.0, b), clipping(vectors), rtol=1e-12)
+    # Its ALIE adds deviations instead of taking them away, and takes them as those of a sample
+    of_a_sample = np.sqrt(len(vectors) / (len(vectors) - 1))
+    alie = lies.ALittleIsEnough(tau=-1.5)(vectors)
+    np.testing.assert_allclose(attacks.alie(vectors, 1.5 * of_a_sample), alie, rtol=1e-12)
 
 
 @pytest.mark.parametrize("mixing", ["clipped", "trimmed", "median", "krum", "geometric-median"])
