@@ -205,14 +205,13 @@ def test_against_bytes_the_pointer_tells_each_method_at_its_own_nearest_point(sh
     told = page.locator("#learning-accuracy .told")
     (x,) = re.fullmatch(r"payload sent by all clients, MB: ([\d.]+)", told.locator("p").text_content()).groups()
     assert told.locator("th").count() >= 1
+    curve = charts_in(page.content())["learning-accuracy"]["tables"]["curve"]
+    points = list(zip(curve["method"], curve["payload_mb"], curve["metric"], strict=True))
     for row in told.locator("tr").all():
         value, _, place = row.locator("td").all_text_contents()
-        curve = charts_in(page.content())["learning-accuracy"]["tables"]["curve"]
-        points = [(mb, metric) for method, mb, metric in zip(curve["method"], curve["payload_mb"], curve["metric"],
-                                                             strict=True) if method == row.locator("th").text_content()]  # fmt: skip
-        at = float(place.removeprefix("at ") or x)
-        assert any(mb == pytest.approx(at, rel=1e-3) and metric == pytest.approx(float(value), rel=1e-3)
-                   for mb, metric in points)  # fmt: skip
+        shown = row.locator("th").text_content(), float(place.removeprefix("at ") or x), float(value)
+        assert shown in [(method, pytest.approx(mb, rel=1e-3), pytest.approx(metric, rel=1e-3))
+                         for method, mb, metric in points]  # fmt: skip
 
 
 @pytest.mark.parametrize("how", [{}, {"color_scheme": "dark"}], ids=str)
