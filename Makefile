@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	bench-adversaries bench-board bench-claims bench-codecs bench-collaboration bench-digits \
 	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-own bench-placement \
 	bench-planner bench-privacy bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
-	bench-selective-others bench-stragglers bench-table4 bench-tune bench-twin docs gallery pictures site sizing clean
+	bench-selective-others bench-stragglers bench-table4 bench-tune bench-twin bench-watching docs gallery pictures site sizing clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 26
@@ -62,8 +62,8 @@ pictures: setup  ## Make the pictures of README and of the demo (1 minute).
 	mkdir -p docs/pictures/demo
 	cp build/figures/learning-accuracy.svg build/figures/graph-5.svg docs/pictures/demo/
 
-gallery: pictures bench-maps bench-drift bench-stragglers bench-twin bench-board  ## Make all pictures of docs/gallery.md but MNIST's (2 hours; root).
-	$(if $(DATA_ROOT),$(MAKE) bench-selective-mnist DATA_ROOT=$(DATA_ROOT))
+gallery: pictures  ## Make all pictures of docs/gallery.md, from runs and from what benchmarks have kept (2 minutes).
+	$(BIN)/python benchmarks/gallery.py
 
 # Type checkers do not see that topology/ is sheafgossip.topology, so they are shown a tree of links in which it is.
 typecheck: setup  ## Check types.
@@ -171,6 +171,9 @@ bench-table4: setup  ## Tune and run table 4 of Sheaf-FMTL's paper on MNIST, 5 s
 
 bench-tune: setup  ## Hold tuned weights of three methods against a grid ten times as large (5 minutes).
 	$(BIN)/python benchmarks/tuning.py
+
+bench-watching: setup  ## Measure what five viewers of watch --web cost a run, and how old what they see is (3 minutes).
+	$(BIN)/python benchmarks/watching.py
 
 bench-twin: setup  ## Hold planned seconds against measured ones, over links that the kernel shapes (root; 6 minutes).
 	$(BIN)/python benchmarks/twin.py

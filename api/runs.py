@@ -62,6 +62,11 @@ class Run(RunReader):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
 
+    def _repr_html_(self) -> str:
+        from .metrics.report.inline import inline
+
+        return inline(runs_in(self.folder))
+
     @property
     def summary(self) -> RunSummary:
         """Every figure of ``sheafgossip summary --all``."""
@@ -174,13 +179,15 @@ def run(
     algorithm: Algorithm | None = None,
     model: Callable[..., Any] | None = None,
     data: Callable[[], Any] | None = None,
+    live: bool = False,
     **how: Unpack[How],
 ) -> Run:
     """Makes the run, or the runs of [[compare]] tables, and returns what was recorded.
 
     ``changes`` are {key with dots: value}; ``algorithm`` takes the place of [algorithm], ``model`` and ``data`` are
     functions for model.use and data.use. ``out`` is the run's folder, by default a new one in runs/; where it holds
-    some of the runs of [[compare]] tables, the others are made. Progress goes to sys.stderr, unless ``quiet``.
+    some of the runs of [[compare]] tables, the others are made. Progress goes to sys.stderr, unless ``quiet``; with
+    ``live`` a notebook's cell draws curves as the run goes on, and elsewhere nothing is different.
     ``engine`` is "local", "ray", whose cluster is at ``address``, or "threads"; ``force`` tries what needs more memory
     than is free.
 
@@ -190,14 +197,16 @@ def run(
     out, quiet, means = means_of(how, How)
     all_changes = with_own(tables(changes or {}, "changes"), algorithm, model, data)
     with _inside_a_program():
-        made = commands.make(load(source, all_changes), name, out, means, quiet=quiet)
+        made = commands.make(load(source, all_changes), name, out, means, quiet=quiet, live=live)
     return _result(made.root, made.ended)
 
 
-def resume(folder: Folder, rounds: int | None = None, *, own_code: bool = False, **how: Unpack[With]) -> Run:
+def resume(
+    folder: Folder, rounds: int | None = None, *, own_code: bool = False, live: bool = False, **how: Unpack[With]
+) -> Run:
     """Takes up an interrupted run after its last complete checkpoint; with ``rounds``, a finished one too, until it has
-    so many. ``own_code``: the files of yours that the run uses, which its folder names, are executed. Raises as ``run``
-    does."""
+    so many. ``own_code``: the files of yours that the run uses, which its folder names, are executed. ``live`` as in
+    ``run``, which raises the same."""
     _, quiet, means = means_of(how, With)
     place = path_of(folder)
     if rounds is not None and type(rounds) is not int:
@@ -205,7 +214,7 @@ def resume(folder: Folder, rounds: int | None = None, *, own_code: bool = False,
     with _inside_a_program():
         if own_code:
             load_code(place)
-        ended = commands.go_on(place, rounds, means, quiet=quiet)
+        ended = commands.go_on(place, rounds, means, quiet=quiet, live=live)
     return _result(ended.prepared.folder, [ended])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common import HERE, options, table, write
-from drawing import plt, save
+from drawing import Panels, keep, kept, plt, save
 from pandas import Series
 from study import algorithms, over_seeds, run_grid
 
@@ -23,6 +23,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "alone": {"name": "local"},
 }
 LOOKS = {"selective": "#0072B2", "selective, no new start": "#D55E00", "all edges on": "#009E73", "alone": "#555555"}
+SHARED = ("selective", "selective, no new start")  # of these, which edges pull is shown
 CHANGED = 3
 """The group whose task becomes that of group 0, and was that of group 2."""
 KINDS = {
@@ -65,17 +66,31 @@ def accuracy(folder: Path, changed: bool) -> Series:
     return 100 * chosen.groupby("round")["test_metric"].mean()
 
 
-def draw(folders: dict[str, list[Path]], change: int) -> None:
+def courses(folders: dict[str, list[Path]]) -> Panels:
+    """What the picture shows: means over seeds."""
+    panels: Panels = {}
+    for name in SHARED:
+        found = [shares(folder, load(EXAMPLE)[0].data.drift.at_round) for folder in folders[name]]
+        means = {part: sum(each[part] for each in found) / len(found) for part in KINDS}
+        panels[name] = {part: list(mean.items()) for part, mean in means.items()}
+    panels["accuracy"] = {
+        name: list((sum(accuracy(folder, changed=True) for folder in folders[name]) / len(folders[name])).items())
+        for name in LOOKS
+    }
+    return panels
+
+
+def draw() -> None:
+    """Draws what is kept."""
+    panels, change = kept("selective-drift"), load(EXAMPLE)[0].data.drift.at_round
     figure, axes = plt.subplots(3, 1, figsize=(8, 8), layout="constrained", sharex=True)
-    for axis, name in zip(axes, ("selective", "selective, no new start"), strict=False):
-        found = [shares(folder, change) for folder in folders[name]]
+    for axis, name in zip(axes, SHARED, strict=False):
         for part, (label, colour) in KINDS.items():
-            axis.plot(sum(each[part] for each in found) / len(found), color=colour, label=label)
+            axis.plot(*zip(*panels[name][part], strict=True), color=colour, label=label)
         axis.set(ylabel="edges that pull", ylim=(-0.03, 1.03), title=name)
     axes[1].legend(loc="center left", bbox_to_anchor=(0.06, 0.5), frameon=False)
     for name, colour in LOOKS.items():
-        course = sum(accuracy(folder, changed=True) for folder in folders[name]) / len(folders[name])
-        axes[2].plot(course, color=colour, label=name)
+        axes[2].plot(*zip(*panels["accuracy"][name], strict=True), color=colour, label=name)
     axes[2].set(ylabel="accuracy %", xlabel="round", title="of the clients whose task changes")
     axes[2].legend(loc="lower right", frameon=False)
     for axis in axes:
@@ -98,7 +113,8 @@ def main() -> None:
     rounds = "|".join(f"round {k}" for k in moments)
     header = f"accuracy %, mean ± s.e. over {arguments.seeds} seeds|{rounds}|last|last, of the others"
     write("drift", f"`python benchmarks/drift.py --seeds {arguments.seeds}`", table(header, rows))
-    draw(folders, change)
+    keep("selective-drift", courses(folders))
+    draw()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from common import options, table, write
-from drawing import plt, save
+from drawing import Panels, keep, kept, plt, save
 from study import TUNING, Method, Study, comparison, over_seeds
 
 from sheafgossip.metrics import open_run
@@ -57,10 +57,10 @@ def edges_between_alike(study: Study, name: str, lam: float | None, seeds: int) 
     return over_seeds(shares, 0)
 
 
-def draw(study: Study, lams: dict[str, float | None], seeds: int) -> None:
-    """``lams``: {method: lambda}"""
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained", sharey=True)
-    for (name, lam), colour in zip(lams.items(), COLOURS, strict=True):
+def courses(study: Study, lams: dict[str, float | None], seeds: int) -> Panels:
+    """What the picture shows: means over seeds; ``lams`` are {method: lambda}."""
+    panels: Panels = {"round": {}, "payload": {}}
+    for name, lam in lams.items():
         found = [
             open_run(study.folder(name, lam, seed)).sql(
                 "SELECT round, mean_test_metric AS accuracy, payload_bytes FROM round_cumulative WHERE evaluated > 0"
@@ -69,11 +69,21 @@ def draw(study: Study, lams: dict[str, float | None], seeds: int) -> None:
         ]
         accuracy = sum(100 * each["accuracy"] for each in found) / seeds
         sent = sum(each["payload_bytes"] / 1e6 for each in found) / seeds
-        axes[0].plot(found[0]["round"], accuracy, color=colour, label=name)
-        if sent.max():
-            axes[1].plot(sent[sent > 0], accuracy[sent > 0], color=colour)
-        else:
-            axes[1].axhline(accuracy.iloc[-1], color=colour, linestyle=":")
+        panels["round"][name] = list(zip(found[0]["round"], accuracy, strict=True))
+        panels["payload"][name] = [pair for pair in zip(sent, accuracy, strict=True) if pair[0] > 0]
+    return panels
+
+
+def draw() -> None:
+    """Draws what is kept."""
+    panels = kept("selective-mnist")
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained", sharey=True)
+    for (name, course), colour in zip(panels["round"].items(), COLOURS, strict=True):
+        axes[0].plot(*zip(*course, strict=True), color=colour, label=name)
+        if name in panels["payload"]:
+            axes[1].plot(*zip(*panels["payload"][name], strict=True), color=colour)
+        else:  # it sends nothing
+            axes[1].axhline(course[-1][1], color=colour, linestyle=":")
     axes[0].set(xlabel="round", ylabel="accuracy %, mean over clients", ylim=(75, 97))
     axes[1].set(xlabel="payload so far, MB", xscale="log")
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
@@ -96,7 +106,8 @@ def main() -> None:
     text = table(f"method|lambda|accuracy %, mean ± s.e. over seeds|{header}", rows)
     command = "python benchmarks/selective_mnist.py --data-root FOLDER"
     write("selective-mnist", f"`{command} --rounds {arguments.rounds} --seeds {arguments.seeds}`", text)
-    draw(study, {name: lam for name, (lam, _) in found.items()}, arguments.seeds)
+    keep("selective-mnist", courses(study, {name: lam for name, (lam, _) in found.items()}, arguments.seeds))
+    draw()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from common import options, table, write, write_csv
-from drawing import plt, save
+from drawing import Panels, keep, kept, plt, save
 from pandas import DataFrame
 from study import Changes, over_seeds, run_grid
 
@@ -48,6 +48,7 @@ SCENES = {
 }
 STALENESS: tuple[int | str, ...] = (0, 1, 4, 16, "inf")
 ALONE = "alone"
+ENDED = ", ended"
 NEVER_WAITS_LONGER = f"inf, {LONGER:,} rounds"
 
 
@@ -195,25 +196,36 @@ LOOKS = {  # of Okabe and Ito: apart for all kinds of colour vision
 }
 
 
-def draw(all_courses: dict[str, list[dict[str, Course]]]) -> None:
-    figure, axes = plt.subplots(len(SCENES), 1, figsize=(8.4, 11), layout="constrained")
-    for axis, (name, seeds) in zip(axes, all_courses.items(), strict=True):
-        end = max(found["0"].end_s for found in seeds)
-        grid = [end * step / 300 for step in range(301)]
-        means = {
-            label: [statistics.fmean(found[label].at(moment) for found in seeds) for moment in grid]
-            for label in seeds[0]
-        }
-        for label, mean in means.items():
-            colour, dash = LOOKS[label]
-            axis.plot(grid, mean, color=colour, linestyle=dash, linewidth=1.6, label=label)
+def means_of(all_courses: dict[str, list[dict[str, Course]]]) -> Panels:
+    """What the picture shows: means over seeds, and when clients had completed their rounds, on average."""
+    panels: Panels = {}
+    for name, seeds in all_courses.items():
+        end, panels[name] = max(found["0"].end_s for found in seeds), {}
+        for label in seeds[0]:
+            grid = [end * step / 300 for step in range(301)]
+            means = [statistics.fmean(found[label].at(moment) for found in seeds) for moment in grid]
             stop = statistics.fmean(found[label].end_s for found in seeds)
+            panels[name] |= {label: list(zip(grid, means, strict=True)), f"{label}{ENDED}": [(stop, means[-1])]}
+    return panels
+
+
+def draw() -> None:
+    """Draws what is kept."""
+    panels = kept("stragglers")
+    figure, axes = plt.subplots(len(SCENES), 1, figsize=(8.4, 11), layout="constrained")
+    for axis, (name, found) in zip(axes, panels.items(), strict=True):
+        curves = {label: points for label, points in found.items() if not label.endswith(ENDED)}
+        end, last = curves["0"][-1]
+        for label, points in curves.items():
+            colour, dash = LOOKS[label]
+            axis.plot(*zip(*points, strict=True), color=colour, linestyle=dash, linewidth=1.6, label=label)
+            ((stop, height),) = found[f"{label}{ENDED}"]
             if stop < end:
-                axis.plot([stop], [mean[-1]], "o", color=colour, markersize=4.5)
-        axis.axhline(means["0"][-1], color="black", linewidth=0.6, linestyle=":")
-        half = statistics.fmean(found["0"].end_s for found in seeds) / 2
+                axis.plot([stop], [height], "o", color=colour, markersize=4.5)
+        axis.axhline(last, color="black", linewidth=0.6, linestyle=":")
+        half = found[f"0{ENDED}"][0][0] / 2
         axis.axvline(half, color="black", linewidth=0.6, linestyle=":")
-        top = 5 * math.ceil((max(map(max, means.values())) + 1) / 5)
+        top = 5 * math.ceil((max(y for points in curves.values() for _, y in points) + 1) / 5)
         axis.set(xlim=(0, end), ylim=(40, top), title=SCENES[name].title, ylabel="mean accuracy of all clients, %")
         axis.annotate("half of the synchronous run's time", (half, 40), (4, 4), textcoords="offset points", fontsize=8)
         axis.legend(loc="lower right", frameon=False, fontsize=8, title="staleness")
@@ -230,7 +242,8 @@ def main() -> None:
     write_csv("stragglers", list(lines[0]), (line.values() for line in lines))
     text = "\n\n".join(section(name, [line for line in lines if line["scene"] == name]) for name in SCENES)
     write("stragglers", f"`python benchmarks/stragglers.py --seeds {arguments.seeds}`", text)
-    draw(found)
+    keep("stragglers", means_of(found))
+    draw()
 
 
 if __name__ == "__main__":

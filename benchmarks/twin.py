@@ -4,18 +4,19 @@ Needs root and pyroute2. Writes a Markdown table to benchmarks/results/ and docs
 """
 
 from common import HERE, options, table, write
-from drawing import plt, save
+from drawing import keep, kept, plt, save
 
 import sheafgossip as sg
-from sheafgossip.metrics.twins import Twins, verdict
+from sheafgossip.metrics.twins import verdict
 
 
-def draw(twins: Twins) -> None:
+def draw() -> None:
+    """Draws what is kept."""
+    planned, measured = zip(*kept("twin")["runs"]["total"], strict=True)
     figure, axis = plt.subplots(figsize=(4.5, 4.5), layout="constrained")
-    totals = [run.total for run in twins.runs]
-    ends = [min(total.planned for total in totals) / 1.3, max(total.measured for total in totals) * 1.3]
+    ends = [min(planned) / 1.3, max(measured) * 1.3]
     axis.plot(ends, ends, color="0.6", linewidth=1)
-    axis.scatter([total.planned for total in totals], [total.measured for total in totals], s=18)
+    axis.scatter(planned, measured, s=18)
     axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="planned seconds", ylabel="measured seconds")
     save(figure, "twin")
 
@@ -30,7 +31,8 @@ def main() -> None:
     told = verdict(twins)
     text = f"{table('run|planned s|measured s|error %', rows)}\n\n{told[0].upper()}{told[1:]}."
     write("twin", "`make bench-twin`", text)
-    draw(twins)
+    keep("twin", {"runs": {"total": [(run.total.planned, run.total.measured) for run in twins.runs]}})
+    draw()
 
 
 if __name__ == "__main__":

@@ -140,6 +140,21 @@ _sent, _ran = partial(_at, needs="measured"), partial(_at, needs="processes_meas
 _FINAL: Any = _at("final")
 _SUM, _COMMON = "sum over clients", "of the model that all clients have in common"
 
+SCENARIO = (
+    Figure("time that clients waited", _at("conditions.waited_share"), PERCENT, "waited_share", "waited", 4,
+           "share of the clients' time", hide="unknown"),
+    Figure("crashes", _at("conditions.events.crash"), COUNT, hide="zero"),
+    Figure("restarts", _at("conditions.events.restart"), COUNT, hide="zero"),
+    Figure("clients that joined late", _at("conditions.events.join"), COUNT, hide="zero"),
+    Figure("clients that left", _at("conditions.events.leave"), COUNT, hide="zero"),
+    Figure("clients that died unplanned", _at("conditions.events.death"), COUNT, hide="zero"),
+    Figure("waits ended by the deadline", _at("conditions.events.timeout"), COUNT, hide="unknown"),
+    Figure("messages dropped", _at("conditions.events.dropped"), COUNT, hide="zero"),
+    Figure("vectors used of an older round", _vectors("older"), COUNT, hide="unknown", print=_with_share),
+    Figure("vectors used of a newer round", _vectors("newer"), COUNT, hide="unknown", print=_with_share),
+    Figure("went without a vector", _vectors("missing"), COUNT, hide="unknown", print=_with_share),
+)  # fmt: skip
+"""What slow clients, links and faults did; of runs with a scenario."""
 FIGURES = (
     Figure("test {metric}, mean over clients ± standard error", _at("final.mean"), METRIC, "test_metric",
            "{metric}\n± s.e.", brief=True, missing="not evaluated", spread=_FINAL, is_mean=True),
@@ -180,18 +195,7 @@ FIGURES = (
     Figure("wall time", _at("wall_s"), SECONDS, "wall_s", "wall", 6, brief=True),
     Figure("virtual time", _at("conditions.virtual_s"), VIRTUAL_SECONDS, "virtual_s", "virtual", 9,
            "when the last one ended", brief=True, hide="unknown", exact=True),
-    Figure("time that clients waited", _at("conditions.waited_share"), PERCENT, "waited_share", "waited", 4,
-           "share of the clients' time", hide="unknown"),
-    Figure("crashes", _at("conditions.events.crash"), COUNT, hide="zero"),
-    Figure("restarts", _at("conditions.events.restart"), COUNT, hide="zero"),
-    Figure("clients that joined late", _at("conditions.events.join"), COUNT, hide="zero"),
-    Figure("clients that left", _at("conditions.events.leave"), COUNT, hide="zero"),
-    Figure("clients that died unplanned", _at("conditions.events.death"), COUNT, hide="zero"),
-    Figure("waits ended by the deadline", _at("conditions.events.timeout"), COUNT, hide="unknown"),
-    Figure("messages dropped", _at("conditions.events.dropped"), COUNT, hide="zero"),
-    Figure("vectors used of an older round", _vectors("older"), COUNT, hide="unknown", print=_with_share),
-    Figure("vectors used of a newer round", _vectors("newer"), COUNT, hide="unknown", print=_with_share),
-    Figure("went without a vector", _vectors("missing"), COUNT, hide="unknown", print=_with_share),
+    *SCENARIO,
     Figure("rounds to reach {target}", _at("reached.round"), COUNT, "rounds_to_reach", "rounds", missing="not reached"),
     Figure("payload to reach {target}", _until_reached("payload_bytes"), MB, "payload_bytes_to_reach", "payload",
            hide="unknown"),

@@ -84,12 +84,19 @@ class Made:
 
 
 def make(
-    configs: Sequence[RunConfig], file: Path, out: Path | None, means: Means, *, quiet: bool, plain: bool = False
+    configs: Sequence[RunConfig],
+    file: Path,
+    out: Path | None,
+    means: Means,
+    *,
+    quiet: bool,
+    plain: bool = False,
+    live: bool = False,
 ) -> Made:
     """Makes the runs in ``out``, or in a new folder called as the file is; those that are there already are kept."""
     before = begun_folder(out, configs)
     root_folder = nullcontext(before) if before else new_folder(out, file)
-    with root_folder as root, Display(quiet=quiet, plain=plain or means.engine == "threads") as display:
+    with root_folder as root, Display(quiet=quiet, plain=plain or means.engine == "threads", live=live) as display:
         runs = planned_in(root, configs)
         folders = [run.folder for run in runs]
         if before:
@@ -107,8 +114,10 @@ def resume(folder: Path, rounds: Number, quiet: bool, plain: bool, own_code: boo
     return _show([result.prepared.folder], [result], result.prepared.folder)
 
 
-def go_on(folder: Path, rounds: int | None, means: Means, *, quiet: bool, plain: bool = False) -> Finished:
-    with Display(quiet=quiet, plain=plain or means.engine == "threads") as display:
+def go_on(
+    folder: Path, rounds: int | None, means: Means, *, quiet: bool, plain: bool = False, live: bool = False
+) -> Finished:
+    with Display(quiet=quiet, plain=plain or means.engine == "threads", live=live) as display:
         return take_up(folder.resolve(), Follower(display), means, rounds=rounds)
 
 

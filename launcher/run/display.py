@@ -14,6 +14,7 @@ from typing import Any
 from ...metrics.events import Event
 from ...metrics.store import RunFolderError
 from ...metrics.text import Plain, duration, new_console, plain
+from ...metrics.watch import notebook
 from ...metrics.watch.screen import Place, draw, line
 from ...metrics.watch.snapshot import Follower, Snapshot
 from ...node.settings import Training
@@ -25,7 +26,7 @@ from ..planner.simulation import watcher
 from ..prepare.prepared import Prepared
 from .folder import relative
 
-_EVERY_S = {"picture": 0.4, "lines": 10.0, "silent": math.inf}
+_EVERY_S = {"picture": 0.4, "notebook": 1.0, "lines": 10.0, "silent": math.inf}
 _SOME_S, _MORE_S, _ALL_S = 0.01, 0.1, 60.0
 _QUICK_S = 2.0
 
@@ -34,11 +35,16 @@ class Display(AbstractContextManager["Display"]):
     """Call it often: it looks at the records only when something is to be shown, and never for long. Leaving it as a
     context gives the terminal back as it was, whatever happened."""
 
-    def __init__(self, *, quiet: bool = False, plain: bool = False):
-        """Shows nothing if ``quiet``, and lines where those are asked for or stderr leads to no able terminal."""
+    def __init__(self, *, quiet: bool = False, plain: bool = False, live: bool = False):
+        """Shows nothing if ``quiet``, and lines where those are asked for or stderr leads to no able terminal; in a
+        notebook, with ``live``, a picture in the cell, also if ``quiet``."""
         encoding = (sys.stderr.encoding or "").lower().replace("-", "")
         able = sys.stderr.isatty() and encoding == "utf8" and os.environ.get("TERM", "dumb") != "dumb"
         self._style = "silent" if quiet else "picture" if able and not plain else "lines"
+        if live and notebook.is_notebook():
+            self._style = "notebook"
+        self._quiet = quiet
+        self._cell = notebook.Picture()
         self._follower: Follower | None = None
         self._place = Place()
         self._live: Any = None  # of rich
@@ -68,7 +74,8 @@ class Display(AbstractContextManager["Display"]):
         """From here on it shows the run in ``folder``, the one at ``place``; ``anew`` as in Follower."""
         self._follower, self._place = Follower(folder, anew=anew), place
         self._told.clear()
-        self._due = time.monotonic() + (0.0 if self._style == "picture" else _EVERY_S[self._style])
+        at_once = self._style in ("picture", "notebook")
+        self._due = time.monotonic() + (0.0 if at_once else _EVERY_S[self._style])
 
     def __call__(self, news: str = "") -> None:
         """``news``: what the run is busy with, other than its rounds."""
@@ -79,14 +86,17 @@ class Display(AbstractContextManager["Display"]):
 
     def tell(self, text: str) -> None:
         """A line that stays, above what is shown of the run that begins."""
-        if self._style != "silent":
+        if not self._quiet:
             print(plain(text), file=sys.stderr, flush=True)
 
     def show(self, snapshot: Snapshot, *, at_once: bool = False) -> None:
         """If it is time to, or ``at_once``."""
         if at_once or time.monotonic() >= self._due:
             self._due = time.monotonic() + _EVERY_S[self._style]
-            (self._draw if self._style == "picture" else self._write)(snapshot)
+            if self._style == "notebook":
+                self._cell.show(snapshot, self._place)
+            else:
+                (self._draw if self._style == "picture" else self._write)(snapshot)
 
     def look(self, seconds: float = _SOME_S) -> Snapshot:
         """Takes about so many seconds of CPU time. Raises RunFolderError."""
@@ -102,7 +112,9 @@ class Display(AbstractContextManager["Display"]):
         self._news = ""
         with suppress(RunFolderError):
             snapshot = self.look(_ALL_S)
-            if self._style == "picture" and stay:
+            if self._style == "notebook":
+                self._cell.show(snapshot, self._place)
+            elif self._style == "picture" and stay:
                 self._draw(snapshot)
                 self._live.transient = False
             elif self._style == "lines" or self._place.total > 1:

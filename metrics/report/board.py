@@ -173,7 +173,7 @@ def _panel(problem: str, title: str, entries: Sequence[Entry], families: Sequenc
         "place_mb",
         "payload sent, MB",
         scale={"type": "log", "nice": False},
-        axis={"format": "~s", "labelOverlap": True},
+        axis={"format": "~r", "labelOverlap": True},
     )
     y = quantity("value", _title(there[0]) if there else "", scale={"zero": False})
     tooltip = [

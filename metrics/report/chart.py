@@ -18,8 +18,7 @@ Choices = Mapping[str, Mapping[str, Mapping[str, Any]]]
 VERSION = "6.1"  # of Vega-Lite
 PALETTE = tuple("#B5A800" if each == "#F0E442" else each for each in COLOURS)  # that yellow is too pale for lines
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [1, 3])
-SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "stroke", "triangle-right")
-ONLY_HERE = "pointer"  # layers whose name begins so answer to the pointer, and are in no file
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-left", "triangle-right")
 _AXIS = {"domainColor": SOFT, "tickColor": SOFT, "gridColor": GRID, "labelColor": INK, "titleColor": INK}
 LOOK: Spec = {
     "font": "DejaVu Sans, system-ui, Segoe UI, sans-serif",
@@ -37,6 +36,7 @@ LOOK: Spec = {
         "labelFontSize": 12,
     },
     "title": {"color": INK, "fontWeight": "normal", "fontSize": 12},
+    "scale": {"invalid": {"color": {"value": SOFT}, "fill": {"value": SOFT}, "strokeWidth": {"value": 0.8}}},
     "range": {"category": list(PALETTE), "ramp": {"scheme": "viridis"}, "heatmap": {"scheme": "viridis"}},
 }
 _WIDTH, _SIDE_BY_SIDE = 620, 330  # pixels, of files
@@ -118,13 +118,11 @@ def changed(spec: Spec, changes: Mapping[str, Any]) -> Spec:
 
 
 def _still(spec: Spec) -> Spec:
-    """Takes out what needs a pointer, and names: each may stand once only."""
-    spec.pop("name", None)
+    """Takes out what needs a pointer."""
     if "params" in spec:
         spec["params"] = [each for each in spec["params"] if "select" not in each]
     if "layer" in spec:
-        layers = [each for each in spec["layer"] if not str(each.get("name", "")).startswith(ONLY_HERE)]
-        spec["layer"] = [_still(each) for each in layers]
+        spec["layer"] = [_still(each) for each in spec["layer"]]
     for views in ("hconcat", "vconcat", "concat"):
         if views in spec:
             spec[views] = [_still(each) for each in spec[views]]
@@ -163,13 +161,15 @@ def category(column: str, title: str | None, **more: Any) -> Spec:
     return {"field": column, "type": "nominal", "title": title, **more}
 
 
-def by_method(names: list[str]) -> Spec:
-    """Returns colour and dash of each: either tells up to five methods apart."""
-    dashes = [DASHES[place // len(PALETTE) % len(DASHES)] for place in range(len(names))]
-    colours = [PALETTE[place % len(PALETTE)] for place in range(len(names))]
+def by_method(numbers: Mapping[str, int]) -> Spec:
+    """Returns colour, dash and shape of each, {name: number}: the same in every chart, and in the table of results."""
+    names = list(numbers)
+    dashes = [DASHES[number // len(PALETTE) % len(DASHES)] for number in numbers.values()]
+    colours, shapes = ([of[number % len(of)] for number in numbers.values()] for of in (PALETTE, SHAPES))
+    looks = {"color": colours, "strokeDash": dashes, "shape": shapes}
     return {
-        "color": category("method", None, scale={"domain": names, "range": colours}, legend={"symbolOpacity": 1}),
-        "strokeDash": category("method", None, scale={"domain": names, "range": dashes}),
+        channel: category("method", None, scale={"domain": names, "range": own}, legend={"symbolOpacity": 1})
+        for channel, own in looks.items()
     }
 
 

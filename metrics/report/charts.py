@@ -1,14 +1,14 @@
 """Charts of methods side by side: what they learn, what each client gets, and what it costs."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from pandas import DataFrame, concat
 
 from ..figures import OPENING, Values, overhead
 from ..reader import RunReader, client_name, read_attackers, read_owners
-from .chart import ONLY_HERE, PALETTE, SHAPES, Chart, Choices, Spec, by_method, category, quantity, shown, thinned
+from .chart import PALETTE, Chart, Choices, Spec, by_method, category, quantity, shown, thinned
 from .methods import Method
 
 _MOST_ROUNDS, _MOST_OF_A_CLIENT = 400, 60  # points of a curve
@@ -46,8 +46,8 @@ def curves(methods: Sequence[Method], own: str = "") -> Iterator[Chart]:
     if len(silent) == len(found):
         axes = {x: title for x, title in axes.items() if not x.endswith("_mb")}
     factor, title = (1.0, own) if own else methods[0].scale
-    names = [method.name for method, _ in found]
-    param, chosen = shown(names)
+    looks = _looks(method for method, _ in found)
+    param, chosen = shown([method.name for method, _ in found])
     metric = own or f"test {methods[0].run.metric}"
     y = quantity("metric", f"{title}, mean over clients", scale={"zero": False})
     choices = _against(axes)
@@ -58,9 +58,9 @@ def curves(methods: Sequence[Method], own: str = "") -> Iterator[Chart]:
         "transform": [chosen, {"calculate": "datum.round", "as": "x"}],
         "encoding": {
             "x": quantity("x", None, scale={"zero": False, "nice": False}),
-            "color": by_method(names)["color"],
+            "color": looks["color"],
         },
-        "layer": [*_lines(y, names), *_at_pointer(y)],
+        "layer": _lines(y, looks),
     }
     spec["encoding"]["x"]["title"] = next(iter(axes.values()))
     spec["transform"][1]["calculate"] = next(iter(choices["against"].values()))["transform.1.calculate"]
@@ -89,11 +89,15 @@ def _points(found: Sequence[tuple[Method, DataFrame]], silent: set[str], factor:
     return concat(frames).drop(columns="standard_error")
 
 
-def _lines(y: Spec, names: list[str]) -> list[Spec]:
-    known, dashed = {"filter": "isValid(datum.x)"}, {"strokeDash": by_method(names)["strokeDash"]}
+def _looks(methods: Iterable[Method]) -> Spec:
+    return by_method({method.name: method.number for method in methods})
+
+
+def _lines(y: Spec, looks: Spec) -> list[Spec]:
+    known, dashed = {"filter": "isValid(datum.x)"}, {"strokeDash": looks["strokeDash"]}
     return [
         {
-            "transform": [{"filter": "isValid(datum.x) && !datum.level"}],
+            "transform": [known],
             "mark": {"type": "area", "opacity": 0.18, "strokeWidth": 0, "clip": True},
             "encoding": {"y": quantity("low", y["title"], scale={"zero": False}), "y2": {"field": "high"}},
             "params": [{"name": "zoomed", "select": _ZOOM, "bind": "scales"}],
@@ -102,39 +106,12 @@ def _lines(y: Spec, names: list[str]) -> list[Spec]:
         {
             "transform": [{"filter": "isValid(datum.x) && datum.marked"}],
             "mark": {"type": "point", "filled": True, "size": 34, "clip": True},
-            "encoding": {"y": y, "shape": category("method", None, scale={"domain": names, "range": list(SHAPES)})},
+            "encoding": {"y": y, "shape": looks["shape"]},
         },
         {
             "transform": [{"filter": "datum.level && !isValid(datum.x)"}],
             "mark": {"type": "rule", "clip": True, "aria": False},
             "encoding": {"x": {"value": 0}, "x2": {"value": "width"}, "y": y, **dashed},
-        },
-    ]
-
-
-def _at_pointer(y: Spec) -> list[Spec]:
-    """Returns layers that tell the values at the round, or the number of bytes, that is nearest to the pointer."""
-    at_pointer = {"filter": {"param": "at", "empty": False}}
-    value = {"field": "metric", "type": "quantitative", "format": ".4~g"}
-    return [
-        {
-            "name": f"{ONLY_HERE}-rule",
-            "transform": [{"filter": "isValid(datum.x)"}],
-            "mark": {"type": "point", "opacity": 0, "size": 60, "tooltip": False, "aria": False},
-            "encoding": {"y": y},
-            "params": [{"name": "at", "select": _NEAREST}],
-        },
-        {
-            "name": f"{ONLY_HERE}-line",
-            "transform": [at_pointer, {"aggregate": [], "groupby": ["x"]}],
-            "mark": {"type": "rule", "strokeDash": [2, 2], "aria": False},
-            "encoding": {"color": {"value": "gray"}},
-        },
-        {
-            "name": f"{ONLY_HERE}-values",
-            "transform": [at_pointer],
-            "mark": {"type": "text", "align": "left", "dx": 6, "fontSize": 11, "fontWeight": 600, "aria": False},
-            "encoding": {"y": y, "text": value},
         },
     ]
 
@@ -154,17 +131,16 @@ def _against(axes: Mapping[str, str]) -> Choices:
     return {
         "against": x_axes,
         "x scale": {
-            "as it is best read": {}, "linear": {"encoding.x.scale": linear}, "log": {"encoding.x.scale": log}
+            "automatic": {}, "linear": {"encoding.x.scale": linear}, "log": {"encoding.x.scale": log}
         },
         "y scale": {
-            scale: {f"layer.{place}.encoding.y.scale": {"type": scale, "zero": False} for place in (0, 1, 2, 3, 4, 6)}
+            scale: {f"layer.{place}.encoding.y.scale": {"type": scale, "zero": False} for place in range(4)}
             for scale in ("linear", "log")
         },
     }  # fmt: skip
 
 
 _ZOOM = {"type": "interval", "zoom": "wheel![event.ctrlKey || event.shiftKey]"}
-_NEAREST = {"type": "point", "encodings": ["x"], "nearest": True, "on": "pointermove", "clear": "pointerout"}
 
 
 def _curve(method: Method, own: str) -> DataFrame:
@@ -204,7 +180,7 @@ def spread(methods: Sequence[Method]) -> Iterator[Chart]:
     x = quantity("value", title, scale={"zero": False})
     y = category("method", None, sort=names, axis={"grid": False, "ticks": False})
     lifted = {"yOffset": quantity("lift", None, scale={"domain": [-0.5, 0.5]})}
-    colour = {"color": by_method(names)["color"] | {"legend": None}}
+    colour = {"color": _looks(method for method, _ in found)["color"] | {"legend": None}}
     tooltip = [category("who", "client"), quantity("value", title, format=".4~g"), category("seed", "seed")]
     spec: Spec = {
         "width": "container",
@@ -250,7 +226,7 @@ def each_client(methods: Sequence[Method]) -> Iterator[Chart]:
     table = table.assign(name=table.client.map(lambda client: f"{client} {owners.get(client, '')}".strip()[:24]))
     names, title = [method.name for method in methods], methods[0].scale[1]
     param, chosen = shown(names)
-    looks = by_method(names)
+    looks = {channel: look for channel, look in _looks(methods).items() if channel != "shape"}
     tooltip = [category("method", "method"), quantity("round", "round"), quantity("value", title, format=".4~g")]
     spec: Spec = {
         "params": [param],
@@ -291,14 +267,14 @@ def bytes_by_level(methods: Sequence[Method]) -> Iterator[Chart]:
     y = category("method", None, sort=names, axis={"grid": False, "ticks": False})
     base: Spec = {"width": "container", "height": 24 * len(names), "params": [param], "transform": [chosen]}
     bar = {"type": "bar", "tooltip": True, "height": {"band": 0.7}}
-    x = quantity("payload_mb", "payload, MB (sum over all directed edges)")
+    x = quantity("payload_mb", "payload, MB")
     text = {"text": quantity("payload_mb", None, format=",.3~r")}
-    colour = {"color": by_method(names)["color"] | {"legend": None}}
+    colour = {"color": _looks(found)["color"] | {"legend": None}}
     layers = [
         {"mark": bar, "encoding": colour},
         {"mark": {"type": "text", "align": "left", "dx": 4, "aria": False}, "encoding": text},
     ]
-    caption = "The vectors alone, which papers count. 1 MB = 10^6 bytes; means over the seeds."
+    caption = "The vectors alone, as papers count them: sums over all directed edges, means over the seeds."
     table = DataFrame(payload, columns=["method", "payload_mb"])
     yield Chart("bytes", "Payload", caption, base | {"encoding": {"x": x, "y": y}, "layer": layers}, {"bytes": table})
     table = DataFrame(levels, columns=["method", "level", "mb"])
@@ -325,11 +301,12 @@ def memory_over_time(methods: Sequence[Method]) -> Iterator[Chart]:
         "clients_pss_mb": "memory of all clients (PSS), MB",
         "client_median_uss_mb": "a client's own memory (USS), MB",
     }
+    looks = {channel: look for channel, look in _looks(method for method, _ in found).items() if channel != "shape"}
     base: Spec = {"width": "container", "params": [param], "transform": [chosen]}
     if all(len(frame) == 1 for _, frame in found):  # a line of one point says nothing
         y = category("method", None, sort=names, axis={"grid": False, "ticks": False})
         x = quantity("clients_pss_mb", what["clients_pss_mb"])
-        bars = {"x": x, "y": y, "color": by_method(names)["color"] | {"legend": None}}
+        bars = {"x": x, "y": y, "color": looks["color"] | {"legend": None}}
         spec = base | {"height": 24 * len(names), "mark": {"type": "bar", "tooltip": True}, "encoding": bars}
         choices = {
             "show": {title: {"encoding.x.field": column, "encoding.x.title": title} for column, title in what.items()}
@@ -338,7 +315,7 @@ def memory_over_time(methods: Sequence[Method]) -> Iterator[Chart]:
         x = quantity("wall_s", "wall time, s")
         y = quantity("clients_pss_mb", what["clients_pss_mb"])
         spec = base | {"height": 250, "mark": {"type": "line", "tooltip": True, "point": {"size": 14}},
-                       "encoding": {"x": x, "y": y, **by_method(names)}}  # fmt: skip
+                       "encoding": {"x": x, "y": y, **looks}}  # fmt: skip
         choices = {
             "show": {title: {"encoding.y.field": column, "encoding.y.title": title} for column, title in what.items()}
         }

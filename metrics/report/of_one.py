@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from pandas import DataFrame, concat
+from pandas import DataFrame, Series, concat
 
 from ...topology import Graph
-from ...topology.picture import layout
+from ...topology.picture import INK, SOFT, layout
 from ..events import GONE, THERE
 from ..reader import client_name, frame_of, open_records, read_owners
 from .chart import MOST_PIXELS, PALETTE, Chart, Spec, category, quantity, thinned
@@ -38,10 +38,7 @@ def graph(method: Method) -> Iterator[Chart]:
     places["group"] = [f"group {named[node]}" if node in named else "" for node in places.node]
     places["label"] = [str(node) if size <= _MOST_CLIENTS_NAMED else "" for node in places.node]
     nodes = _nodes(method, rounds, frames)
-    widths = {title: {"layer.0.encoding.strokeWidth.field": column} for column, title in _ACROSS.items()
-              if edges[column].nunique() > 1}  # fmt: skip
-    colours = {title: {"layer.0.encoding.color.field": column, "layer.0.encoding.color.title": title}
-               for column, title in _ALIKE.items() if edges[column].notna().any()}  # fmt: skip
+    widths, colours = ([column for column in of if edges[column].nunique() > 1] for of in (_ACROSS, _ALIKE))
     factor, title = method.scale
     nodes["metric"] *= factor
     of_edge = [category("pair", "edge"), *(
@@ -51,20 +48,24 @@ def graph(method: Method) -> Iterator[Chart]:
     of_node = [category("who", "who"), category("group", "group"), quantity("metric", title, format=".4~g")]
     stroke: Spec = {"value": 1.2}
     if widths:
-        stroke = {"type": "quantitative", "field": next(iter(edges[c].name for c, t in _ACROSS.items() if t in widths)),
-                  "scale": {"range": [0.4, 4], "zero": False}, "legend": None}  # fmt: skip
-    colour: Spec = {"value": "#8a8d93"}
+        scale = _of_all_rounds(edges[widths[0]]) | {"range": [0.5, 3.5], "zero": False}
+        stroke = quantity(widths[0], _ACROSS[widths[0]], scale=scale, legend=None)
+    colour: Spec = {"value": SOFT}
     if colours:
-        column = next(column for column in _ALIKE if edges[column].notna().any())
-        colour = quantity(column, _ALIKE[column], scale={"scheme": "oranges"}, legend={"orient": "bottom"})
-    scale = {"scheme": "viridis", "zero": False, "reverse": method.run.metric == "mse"}
+        scale = _of_all_rounds(edges[colours[0]]) | {"scheme": "oranges"}
+        colour = quantity(colours[0], _ALIKE[colours[0]], scale=scale, legend={"orient": "bottom"})
+    scale = _of_all_rounds(nodes.metric) | {"scheme": "viridis", "reverse": method.run.metric == "mse"}
     fill = quantity("metric", title, scale=scale, legend={"orient": "bottom"})
     spec = _drawn(frames[-1], (stroke, colour), fill, (of_edge, of_node), size)
     caption = (
         f"{len(method.clients)} clients, {len(pairs)} edges. Clients have the colour of their last {title}; pale ones "
         "took no part in the round. Dashes lead from a client to the one that it waited for."
     ) + (f" The {len(method.attackers)} with a red ring attack." if method.attackers else "")
-    choices = {"width": widths, "colour": colours}
+    choices = {
+        name: {titles[column]: _shows(channel, column, titles[column], edges[column]) for column in found}
+        for name, channel, found, titles in (("edge width", "strokeWidth", widths, _ACROSS),
+                                             ("edge colour", "color", colours, _ALIKE))
+    }  # fmt: skip
     tables = {"edges": edges.assign(pair=edges.i.astype(str) + " – " + edges.j.astype(str)), "nodes": nodes,
               "places": places}  # fmt: skip
     written = edges[edges["round"] == frames[-1]]
@@ -72,11 +73,23 @@ def graph(method: Method) -> Iterator[Chart]:
     yield Chart(f"graph-{method.number + 1}", "The graph, round by round", caption, spec, tables, chosen, "", written)
 
 
+def _of_all_rounds(values: Series) -> Spec:
+    """Returns the domain that keeps a look's meaning while the round changes."""
+    known = values.dropna()
+    return {"domain": [float(f"{end:.6g}") for end in (known.min(), known.max())]} if known.nunique() > 1 else {}
+
+
+def _shows(channel: str, column: str, title: str, values: Series) -> dict[str, Any]:
+    place = f"layer.0.encoding.{channel}"
+    domain = _of_all_rounds(values)["domain"]
+    return {f"{place}.field": column, f"{place}.title": title, f"{place}.scale.domain": domain}
+
+
 _PLAIN: Spec = {"scale": {"zero": False, "nice": False, "padding": 24}, "axis": None}
 _AT = {"x": quantity("x", None, **_PLAIN), "y": quantity("y", None, **_PLAIN)}
 
 
-_NUMBER: Spec = {"type": "text", "fontSize": 10, "fontWeight": 600, "aria": False}
+_NUMBER: Spec = {"type": "text", "fill": INK, "fontSize": 10, "fontWeight": 600, "aria": False}
 
 
 def _drawn(last: int, of_edges: Sequence[Spec], fill: Spec, tooltips: Sequence[list[Spec]], size: int) -> Spec:
@@ -90,7 +103,7 @@ def _drawn(last: int, of_edges: Sequence[Spec], fill: Spec, tooltips: Sequence[l
             {
                 "data": {"name": "edges"},
                 "transform": [now, _place("i", "x", "y"), _place("j", "x2", "y2")],
-                "mark": {"type": "rule", "opacity": 0.75},
+                "mark": {"type": "rule", "opacity": 0.75, "invalid": "show"},
                 "encoding": {
                     **_AT,
                     "x2": {"field": "x2"}, "y2": {"field": "y2"},
@@ -108,7 +121,8 @@ def _drawn(last: int, of_edges: Sequence[Spec], fill: Spec, tooltips: Sequence[l
                 "data": {"name": "nodes"},
                 "transform": [now, {"lookup": "node", "from": {"data": {"name": "places"}, "key": "node",
                                     "fields": ["x", "y", "who", "group", "label", "attacks"]}}],
-                "mark": {"type": "circle", "size": 360 if size <= _MOST_CLIENTS_NAMED else 90, "opacity": 1},
+                "mark": {"type": "circle", "size": 360 if size <= _MOST_CLIENTS_NAMED else 90, "opacity": 1,
+                         "stroke": "#7f7f7f", "invalid": "show"},
                 "encoding": {
                     **_AT,
                     "fill": fill,
@@ -119,7 +133,7 @@ def _drawn(last: int, of_edges: Sequence[Spec], fill: Spec, tooltips: Sequence[l
             },
             {
                 "data": {"name": "places"},
-                "mark": _NUMBER | {"stroke": "#fff", "strokeWidth": 2.5, "strokeOpacity": 0.85},
+                "mark": _NUMBER | {"fill": "#fff", "stroke": "#fff", "strokeWidth": 2.5, "strokeOpacity": 0.85},
                 "encoding": {**_AT, "text": {"field": "label"}},
             },
             {

@@ -3,7 +3,7 @@
 (() => {
   const views = new Map(); // name of a chart -> its view
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  let charts = {}, look = {};
+  let charts = {}, look = {}, coloured = (text) => text;
 
   const $ = (selector, root = document) => root.querySelector(selector);
   const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -34,7 +34,7 @@
   // ---- charts
 
   function specOf(figure) {
-    const chart = charts[figure.dataset.chart], spec = structuredClone(chart.spec);
+    const chart = charts[figure.dataset.chart], spec = JSON.parse(coloured(JSON.stringify(chart.spec)));
     for (const select of $$("select", figure))
       for (const [path, value] of Object.entries(chart.choices[select.name][select.value])) change(spec, path, value);
     spec.datasets = Object.fromEntries(Object.entries(chart.tables).map(([name, table]) => [name, rows(table)]));
@@ -54,14 +54,65 @@
     return spec;
   }
 
-  const draw = (figure) => (figure.drawing = drawn(figure));
+  // One after the other, so that what comes first is to be seen first.
+  let queue = Promise.resolve();
+  const pause = () => new Promise((go) => setTimeout(go));
+  const draw = (figure) => (figure.drawing = queue = queue.catch(() => {}).then(pause).then(() => drawn(figure)));
 
   async function drawn(figure) {
     const name = figure.dataset.chart;
     views.get(name)?.finalize();
-    views.set(name, await vegaEmbed($(".drawn", figure), specOf(figure), { ast: true, actions: false, renderer: "svg", logLevel: 1 }));
-    for (const part of $$(".drawn g[class*=voronoi]", figure)) part.setAttribute("aria-hidden", "true"); // what senses the pointer
+    const spec = specOf(figure), place = $(".drawn", figure);
+    views.set(name, await vegaEmbed(place, spec, { ast: true, actions: false, renderer: "svg", logLevel: 1 }));
+    if ("curve" in spec.datasets) tell(figure, spec);
     figure.dataset.ready = "";
+  }
+
+  // Tells, beside the pointer, each method's value where it is: at the nearest of its points.
+  function tell(figure, spec) {
+    const place = $(".drawn", figure), { view } = views.get(figure.dataset.chart);
+    const column = /datum\.(\w+)/.exec(spec.transform[1].calculate)[1], title = spec.encoding.x.title;
+    const line = make("div", { className: "line", hidden: true }), told = make("div", { className: "told", hidden: true });
+    place.append(line, told);
+    const hide = () => (line.hidden = told.hidden = true);
+    view.addEventListener("pointerout", hide);
+    view.addEventListener("pointermove", (event) => {
+      const [svg, own] = [$("svg", place), place].map((part) => part.getBoundingClientRect());
+      const [left, top] = view.origin(), scale = view.scale("x");
+      const at = event.clientX - svg.left - left, high = event.clientY - svg.top - top;
+      if (at < 0 || at > view.width() || high < 0 || high > view.height()) return hide();
+      const found = nearest(charts[figure.dataset.chart].tables.curve, column, scale, at);
+      if (!found.length) return hide();
+      const near = found.reduce((one, other) => (Math.abs(other.place - at) < Math.abs(one.place - at) ? other : one));
+      const values = found.sort((one, other) => other.value - one.value).map(({ method, value, error, x }) =>
+        make("tr", {}, make("th", { scope: "row" }, chip(method), method), make("td", { textContent: precise(value) }),
+          make("td", { textContent: error ? `± ${precise(error)}` : "" }),
+          make("td", { textContent: x === near.x ? "" : x === null ? "sends nothing" : `at ${precise(x)}` })));
+      told.replaceChildren(make("p", { textContent: `${title}: ${precise(near.x ?? scale.invert(at))}` }), make("table", {}, ...values));
+      line.hidden = told.hidden = false;
+      const from = svg.left - own.left + left + Math.min(Math.max(near.place, 0), view.width()), down = svg.top - own.top + top;
+      Object.assign(line.style, { left: `${from}px`, top: `${down}px`, height: `${view.height()}px` });
+      const besides = from + 12 + told.offsetWidth > place.clientWidth ? Math.max(0, from - 12 - told.offsetWidth) : from + 12;
+      Object.assign(told.style, { left: `${besides}px`, top: `${down + 6}px` });
+    });
+  }
+
+  const precise = (number) => String(+Number(number).toPrecision(4));
+  const chip = (method) => $$("#results tbody tr").find((row) => $(".name", row).textContent === method)?.querySelector("i").cloneNode() ?? "";
+
+  // Of each method that is shown the point that is nearest to the pointer, if the pointer is where its curve is.
+  function nearest(curve, column, scale, at) {
+    const best = new Map(), shown = chosen(), ends = new Map();
+    curve.method.forEach((method, k) => {
+      if (!shown.includes(method)) return;
+      const x = curve[column][k], known = x !== null && (x > 0 || !column.endsWith("_mb"));
+      if (!known && !curve.level[k]) return;
+      const place = known ? scale(x) : at, [least, most] = ends.get(method) ?? [place, place];
+      ends.set(method, [Math.min(least, place), Math.max(most, place)]);
+      if (best.has(method) && Math.abs(best.get(method).place - at) <= Math.abs(place - at)) return;
+      best.set(method, { method, place, x: known ? x : null, value: curve.metric[k], error: curve.high[k] - curve.metric[k] });
+    });
+    return [...best.values()].filter(({ method }) => ends.get(method)[0] - 8 <= at && at <= ends.get(method)[1] + 8);
   }
 
   const shape = ({ spec, choices }) => JSON.stringify([{ ...spec, params: spec.params?.map((each) => each.name) }, choices]);
@@ -184,10 +235,7 @@
   }
 
   function only(name) {
-    for (const part of $$("#one > div")) {
-      part.hidden = part.dataset.of !== name;
-      for (const figure of $$("figure", part)) if (!part.hidden && !("ready" in figure.dataset)) draw(figure);
-    }
+    for (const part of $$("#one > div")) part.hidden = part.dataset.of !== name;
     toRound();
   }
 
@@ -199,6 +247,8 @@
     const axis = { domainColor: soft, tickColor: soft, gridColor: grid, labelColor: ink, titleColor: ink };
     const words = { labelColor: ink, titleColor: ink };
     const merged = structuredClone(charts[""]);
+    const colours = new Map(merged.range.category.map((colour, k) => [colour.toLowerCase(), of(`--c${k}`)]));
+    coloured = (text) => text.replace(/#[0-9a-f]{6}\b/gi, (colour) => colours.get(colour.toLowerCase()) ?? colour);
     Object.assign(merged.axis, axis);
     Object.assign(merged.legend, words);
     Object.assign(merged.header, words);
@@ -208,7 +258,7 @@
 
   const seen = new IntersectionObserver((entries) => {
     for (const { isIntersecting, target } of entries)
-      if (isIntersecting) (seen.unobserve(target), "ready" in target.dataset || draw(target));
+      if (isIntersecting) (seen.unobserve(target), target.drawing ?? draw(target));
   }, { rootMargin: "300px" });
 
   function begin() {
@@ -225,7 +275,7 @@
     charts = await unpack($("#charts").textContent);
     look = themed();
     document.addEventListener("change", ({ target }) => {
-      if (target.id === "method") only(target.value);
+      if (target.id === "method") only(target.value), rest();
       if (target.matches("#results input")) select();
     });
     begin();
@@ -236,7 +286,7 @@
     });
     const rest = async () => {
       for (const figure of figures())
-        if (!("ready" in figure.dataset) && figure.offsetParent) (seen.unobserve(figure), await draw(figure));
+        if (figure.offsetParent) await (figure.drawing ?? draw(figure));
       document.documentElement.dataset.ready = "";
     };
     (window.requestIdleCallback ?? setTimeout)(rest);

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import math
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cache, partial
@@ -16,10 +17,12 @@ from markupsafe import Markup
 
 from ..comparison import caption_of, columns_of, size_of, value_text
 from ..config_file import config_text, differing, setting_of
+from ..events import GONE, THERE, Event, who_of
+from ..figures import SCENARIO
 from ..reader import client_name, read_owners
 from ..text import UNKNOWN, label, news, plain
 from ..twins import Twins, cells, differences as differences_of, figures as figures_of, remarks, use_of, verdict
-from .chart import LOOK, VERSION, Chart, compact
+from .chart import LOOK, PALETTE, VERSION, Chart, compact
 from .charts import bytes_by_level, curves, each_client, memory_over_time, own_curves, spread
 from .methods import Method, methods_of
 from .of_one import graph, map_norms, memory_by_process, presence
@@ -29,8 +32,10 @@ from .waits import planned, timeline, waiting
 _HERE = Path(__file__).parent
 _ONE_BY_ONE = 12  # methods of which graph, maps, waiting and processes are shown; more make a page large
 _WORST = 5  # clients
+_MOST_BESIDES = 12  # methods of which each has a column of the keys that differ
 _EVENTS_SHOWN = 40
 _DETAIL = 500  # characters
+_COLOURS = " ".join(f"--c{number}: {colour};" for number, colour in enumerate(PALETTE))
 _OF_ONE = (graph, map_norms, relations, presence, timeline, planned, waiting, memory_by_process)
 
 
@@ -96,8 +101,10 @@ def contents(
     methods: Sequence[Method], together: Sequence[Chart], each: Sequence[tuple[Method, list[Chart]]]
 ) -> dict[str, Any]:
     """Returns what page.html shows."""
-    title = methods[0].name if len(methods) == 1 else f"{len(methods)} methods"
     runs = [run for method in methods for run in method.runs]
+    places = {Path(run.folder).resolve().parent.name for run in runs}
+    several = f"{len(methods)} methods" if len(places) > 1 else f"{places.pop()}: {len(methods)} methods"
+    title = several if len(methods) > 1 else methods[0].name
     seeds = max(len(method.runs) for method in methods)
     data = methods[0].reader.config.get("data", {}).get("dataset", "")
     named_runs = [(f"{run.name} (seed {run.seed})", run) for run in runs]
@@ -122,6 +129,7 @@ def contents(
         },
         together=together,
         worst={"name": "worst clients", "columns": ["method", "client: test metric, the worst first"], "rows": worst},
+        faults=_faults(methods),
         planned=_planned([method for method, _ in each]),
         each_method=own,
         left_out=len(methods) - len(each),
@@ -139,7 +147,7 @@ def document(template: str, charts: Sequence[Chart], title: str, *, live: bool =
         template,
         title=title,
         allowed=policy(live=live),
-        style=Markup((_HERE / "page.css").read_text()),
+        style=Markup(f":root {{ {_COLOURS} }}\n" + (_HERE / "page.css").read_text()),
         script=Markup("@SCRIPT@"),
         charts=Markup(base64.b64encode(zlib.compress(compact(found).encode(), 9)).decode()),
         live=live,
@@ -213,28 +221,45 @@ def worst_clients(method: Method, count: int) -> str:
     )
 
 
+def _faults(methods: Sequence[Method]) -> dict[str, Any]:
+    """What slow clients, links and faults did in the first run of each method; figures that none has are left out."""
+    found = [(method.name, {figure: line[1] for figure in SCENARIO if (line := figure.line(method.run))})
+             for method in methods]  # fmt: skip
+    shown = [figure for figure in SCENARIO if any(figure in own for _, own in found)]
+    columns = ["method", *(f"{figure.title}{f', {figure.unit.name}' * bool(figure.unit.name)}" for figure in shown)]
+    rows = [(name, [own.get(figure, "0" if figure.hide == "zero" else UNKNOWN) for figure in shown])
+            for name, own in found]  # fmt: skip
+    return {"name": "slow clients and faults", "columns": columns, "rows": rows if shown else []}
+
+
 def _events(methods: Sequence[Method]) -> dict[str, Any]:
-    rows, total = [], 0
+    """Those of a cause, such as the same warning of several clients, share a row; comings and goings do not."""
+    rows = []
     for method in methods:
-        events, owners = method.reader.events, read_owners(method.run.folder)
-        total += len(events)
-        for event in events.head(_EVENTS_SHOWN).itertuples():
-            who = method.others.get(event.node, client_name(event.node, owners))
-            when = [f"{event.wall_s:.2f}", "" if math.isnan(event.virtual_s) else f"{event.virtual_s:.2f}"]
-            detail = event.detail[:_DETAIL].partition("\n")[0]
-            detail += "…" if len(detail) == _DETAIL else ""
-            rows.append((method.name, [*when, who, label(event.kind), detail]))
+        owners, alike = read_owners(method.run.folder), defaultdict[Any, list[tuple[Event, float]]](list)
+        for row in method.reader.events.itertuples():
+            who = method.others.get(row.node, client_name(row.node, owners))
+            event = Event(row.wall_s, row.node, label(row.kind), row.detail[:_DETAIL].partition("\n")[0], who)
+            if event.kind not in ("start", "finish"):
+                alike[row if event.kind in (*GONE, *THERE) else event.pattern].append((event, row.virtual_s))
+        for (first, virtual_s), *others in list(alike.values())[:_EVENTS_SHOWN]:
+            when = [f"{first.wall_s:.2f}", "" if math.isnan(virtual_s) else f"{virtual_s:.2f}"]
+            detail = first.detail + ("…" if len(first.detail) == _DETAIL else "")
+            who = who_of([event for event, _ in others], first)
+            rows.append((method.name, [*when, who, first.kind, detail]))
+    note = f"Of each first run the first {_EVENTS_SHOWN}; of those that are alike the first."
     columns = ["method", "wall s", "virtual s", "who", "what", "detail"]
-    note = f"{total} events; at most {_EVENTS_SHOWN} of each first run are shown."
-    return {"name": "events", "columns": columns, "rows": rows, "note": note}
+    return {"name": "events", "columns": columns, "rows": rows, "note": note if rows else "None but starts and ends."}
 
 
 def _configuration(methods: Sequence[Method]) -> dict[str, Any]:
     settings = [setting_of(method.reader.config) for method in methods]
     keys = differing(settings)
-    rows = [
-        (method.name, [value_text(own.get(key)) for key in keys]) for method, own in zip(methods, settings, strict=True)
-    ]
+    cells = [(key, [value_text(own.get(key)) for own in settings]) for key in keys]
+    columns, rows = ["key", *(method.name for method in methods)], cells
+    if len(methods) > _MOST_BESIDES:
+        columns = ["method", *keys]
+        rows = [(method.name, [own[number] for _, own in cells]) for number, method in enumerate(methods)]
     blocks = [
         {
             "name": method.name,
@@ -245,6 +270,6 @@ def _configuration(methods: Sequence[Method]) -> dict[str, Any]:
         for method in methods
     ]
     return {
-        "differing": {"name": "keys that differ", "columns": ["method", *keys], "rows": rows if keys else []},
+        "differing": {"name": "keys that differ", "columns": columns, "rows": rows if keys else []},
         "blocks": blocks,
     }

@@ -55,7 +55,7 @@ def timeline(method: Method) -> Iterator[Chart]:
     about = rounds[["node", "round"]].assign(begin=begins, middle=(ends - idle).clip(lower=begins), end=ends)
     about = about.dropna(subset="begin")
     works = about.assign(what="works", from_s=about.begin, to_s=about.middle)
-    waits = about[about.end > about.middle].assign(what="waits", from_s=about.middle, to_s=about.end)
+    waits = about.assign(what="waits", from_s=about.middle, to_s=about.end)[about.end > about.middle]
     table = concat([works, waits])[["node", "round", "what", "from_s", "to_s"]]
     if table.empty:
         return
@@ -67,7 +67,7 @@ def timeline(method: Method) -> Iterator[Chart]:
         "height": len(method.clients) * max(4, min(18, 500 // len(method.clients))),
         "params": [{"name": "zoomed", "select": {**_ALONG_TIME}, "bind": "scales"}],
         "usermeta": {"embedOptions": {"renderer": "canvas"}},
-        "mark": {"type": "bar", "clip": True, "stroke": "#fff", "strokeWidth": 0.3},
+        "mark": {"type": "bar", "clip": True},
         "encoding": {
             "x": quantity("from_s", f"{clock} time, s", scale={"nice": False}),
             "x2": {"field": "to_s"},
@@ -78,6 +78,7 @@ def timeline(method: Method) -> Iterator[Chart]:
                 "axis": {"labelOverlap": True, "ticks": False},
             },
             "color": category("what", None, scale=kinds),
+            "opacity": {"condition": {"test": "datum.round % 2", "value": 1}, "value": 0.75},  # tells rounds apart
             "tooltip": tooltip,
         },
     }
@@ -92,10 +93,10 @@ _ALONG_TIME = {"type": "interval", "encodings": ["x"], "zoom": "wheel![event.ctr
 
 
 def waiting(method: Method) -> Iterator[Chart]:
-    """Draws, where a scenario tells time, each client's waiting round by round, and whom it waited for."""
+    """Draws, where clients of a scenario waited, how long round by round, and for whom."""
     rounds = method.reader.rounds
     rounds = rounds[rounds.node.isin(method.clients) & (rounds["round"] > 0)]
-    if rounds.idle_s.isna().all():
+    if not rounds.idle_s.any():
         return
     clock = "virtual" if rounds.virtual_s.notna().any() else "wall"
     last = int(rounds["round"].max())

@@ -40,7 +40,13 @@ FIGURES = {
     "sweep": OF_ALL | {"graph-2"},
 }
 TOLD = {
-    "stragglers": ("Who waited for whom", "Who was there", "<td>crash</td>"),
+    "stragglers": (
+        "Who waited for whom",
+        "Who was there",
+        "<td>crash</td>",
+        "Slow clients and faults",
+        "restarts</th>",
+    ),
     "sweep": ("2 seeds", "standard error over runs with different seeds", "Seeds: 0, 1.", "[topology]"),
 }
 
@@ -76,6 +82,8 @@ def test_a_report_is_one_file_that_needs_nothing_else(folders, name):
 
 def test_the_page_holds_the_records_of_the_run(folders):
     charts = charts_in(folders["stragglers"].with_suffix(".html").read_text())
+    assert {name for name, chart in charts.items() for table in chart.get("tables", {}).values()
+            if None in table.get("node", ())} == set()  # fmt: skip
     with closing(sqlite3.connect(folders["stragglers"] / "run.sqlite")) as records:
         means = records.execute("SELECT round, avg(test_metric) FROM round WHERE node >= 0 GROUP BY round").fetchall()
         sent = dict(records.execute("SELECT round, sum(payload_bytes) FROM traffic GROUP BY round"))
@@ -156,6 +164,13 @@ def until(page, expression, *, within_s=30):
         page.wait_for_timeout(20)
 
 
+def at_half(page, chart):
+    """The pointer in the middle of a chart's width."""
+    box = page.locator(f"#{chart} svg .background").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector(f"#{chart} .told:visible")
+
+
 def lines(page, chart):
     return page.locator(f"#{chart} .mark-line path").count()
 
@@ -182,6 +197,42 @@ def test_every_chart_is_drawn_and_the_table_chooses_and_sorts_methods(show):
     assert not page.locator("#graph-1").is_visible()
 
 
+def test_against_bytes_the_pointer_tells_each_method_at_its_own_nearest_point(show):
+    page = show("sweep")
+    page.locator("#learning-accuracy select").first.select_option("payload sent by all clients, MB")
+    page.locator("#learning-accuracy [name='x scale']").select_option("linear")
+    at_half(page, "learning-accuracy")
+    told = page.locator("#learning-accuracy .told")
+    (x,) = re.fullmatch(r"payload sent by all clients, MB: ([\d.]+)", told.locator("p").text_content()).groups()
+    assert told.locator("th").count() >= 1
+    curve = charts_in(page.content())["learning-accuracy"]["tables"]["curve"]
+    points = list(zip(curve["method"], curve["payload_mb"], curve["metric"], strict=True))
+    for row in told.locator("tr").all():
+        value, _, place = row.locator("td").all_text_contents()
+        shown = row.locator("th").text_content(), float(place.removeprefix("at ") or x), float(value)
+        assert shown in [(method, pytest.approx(mb, rel=1e-3), pytest.approx(metric, rel=1e-3))
+                         for method, mb, metric in points]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [{}, {"color_scheme": "dark"}], ids=str)
+def test_a_method_has_one_colour_in_the_table_and_in_every_chart(show, how):
+    page = show("sweep", **how)
+    chips = page.locator("#results tbody i").evaluate_all("all => all.map((i) => getComputedStyle(i).backgroundColor)")
+    assert len(set(chips)) == 2
+    for marks, channel in (("#bytes .mark-rect path", "fill"), ("#learning-accuracy .mark-line path", "stroke")):
+        drawn = page.locator(marks).evaluate_all(f"all => all.map((path) => getComputedStyle(path).{channel})")
+        assert drawn == chips
+
+
+def test_a_colour_of_the_graph_means_the_same_in_every_round(folders):
+    chart = charts_in(folders["stragglers"].with_suffix(".html").read_text())["graph-1"]
+    known = [value for value in chart["tables"]["nodes"]["metric"] if value is not None]
+    assert chart["spec"]["layer"][2]["encoding"]["fill"]["scale"]["domain"] == pytest.approx([min(known), max(known)])
+    edges = chart["spec"]["layer"][0]["encoding"]["strokeWidth"]
+    widths = chart["tables"]["edges"][edges["field"]]
+    assert edges["scale"]["domain"] == pytest.approx([min(widths), max(widths)], rel=1e-3)
+
+
 def test_the_slider_replays_the_graph(show):
     page = show("stragglers")
     pale = "[...document.querySelectorAll('#graph-1 .mark-symbol path')].filter((p) => +p.getAttribute('opacity') < 1)"
@@ -197,14 +248,15 @@ def test_the_slider_replays_the_graph(show):
 
 def test_values_stand_at_the_pointer_and_the_wheel_zooms(show):
     page = show("stragglers")
-    plot = page.locator("#learning-accuracy svg .background").first
-    box = plot.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    page.wait_for_selector("#learning-accuracy .role-mark.mark-text text")
+    at_half(page, "learning-accuracy")
     charts = charts_in(page.content())
     curve = charts["learning-accuracy"]["tables"]["curve"]
-    said = float(page.locator("#learning-accuracy .role-mark.mark-text text").last.text_content())
-    assert said == pytest.approx(curve["metric"][6], rel=1e-3)
+    told = page.locator("#learning-accuracy .told")
+    assert told.locator("p").text_content() == "rounds: 6"
+    assert told.locator("th").all_text_contents() == curve["method"][:1]
+    value, error, _ = told.locator("td").all_text_contents()
+    assert float(value) == pytest.approx(curve["metric"][6], rel=1e-3)
+    assert float(error.removeprefix("± ")) == pytest.approx(curve["high"][6] - curve["metric"][6], rel=1e-3)
     words = "#learning-accuracy .role-axis-label text"
     labels = f"[...document.querySelectorAll('{words}')].map((t) => t.textContent).join()"
     before = page.evaluate(labels)

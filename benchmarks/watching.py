@@ -1,0 +1,121 @@
+"""What five viewers of ``watch --web`` cost a run, and how old what they see is. Writes benchmarks/results/watching.md.
+
+A run goes on; in turns nobody and five viewers look at it, as the page does, once a second. The run's CPU time is that
+of all its processes. What a viewer is told is as old as the first record that it does not tell of."""
+
+import json
+import os
+import re
+import sqlite3
+import statistics
+import subprocess
+import threading
+import time
+import urllib.request
+from bisect import bisect_right
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+from common import CLI, new_folder, options, run_command, spread, table, write
+
+CONFIG = """
+clients = 8
+rounds = 1_000_000
+topology.kind = "ring"
+algorithm.name = "d-psgd"
+data.samples = 800
+evaluation.every = 10
+"""
+VIEWERS, TURN_S, EVERY_S = 5, 12.0, 1.0
+
+
+class Committed:
+    """When the slowest client's last round stood on record, followed from outside."""
+
+    def __init__(self, folder: Path):
+        self.rounds, self.moments, self._ended = [0], [time.monotonic()], threading.Event()
+        self._folder = folder
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        query = "SELECT min(last) FROM (SELECT max(round) AS last FROM round WHERE node >= 0 GROUP BY node)"
+        with closing(sqlite3.connect(f"file:{self._folder}/run.sqlite?mode=ro", uri=True)) as records:
+            while not self._ended.wait(0.1):
+                last = records.execute(query).fetchone()[0] or 0
+                if last > self.rounds[-1]:
+                    self.rounds.append(last)
+                    self.moments.append(time.monotonic())
+
+    def age(self, told: int, asked: float) -> float:
+        """Seconds since there was more on record than is told; 0: there was not."""
+        later = bisect_right(self.rounds, told)
+        return max(0.0, asked - self.moments[later]) if later < len(self.rounds) else 0.0
+
+
+def look(address: str, until: float, told: list[tuple[int, float]]) -> None:
+    """What a page asks; ``told`` are rounds of the slowest client, and when they were told."""
+    since = 0
+    while time.monotonic() < until:
+        with urllib.request.urlopen(f"{address}news?since={since}") as answer:
+            news = json.load(answer)
+        if found := re.search(r"round (\d+)", news["text"]):
+            told.append((int(found[1]), time.monotonic()))
+        since = news["version"]
+        time.sleep(0 if news["more"] else EVERY_S)
+
+
+def main() -> None:
+    arguments = options(__doc__, repeats=5).parse_args()
+    costs: dict[bool, list[float]] = {False: [], True: []}
+    told: list[tuple[int, float]] = []
+    with new_folder() as root:
+        words, folder = run_command(root, CONFIG)
+        run = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+        watching = subprocess.Popen([*CLI, "watch", str(folder), "--web"], stdout=subprocess.PIPE, text=True)
+        try:
+            address = watching.stdout.readline().strip()
+            while not (folder / "state" / "round-000000").exists() and run.poll() is None:
+                time.sleep(0.1)
+            committed, program = Committed(folder), psutil.Process(watching.pid)
+            while committed.rounds[-1] < 20 and run.poll() is None:
+                time.sleep(0.1)
+            processes = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
+            watched_s, cpu_s = 0.0, 0.0
+            for turn in range(2 * arguments.repeats):
+                viewed = turn % 2 == 1
+                before, spent, its = committed.rounds[-1], _cpu(processes), _cpu([program])
+                until = time.monotonic() + TURN_S
+                viewers = [threading.Thread(target=look, args=(address, until, told)) for _ in range(VIEWERS * viewed)]
+                for viewer in viewers:
+                    viewer.start()
+                time.sleep(TURN_S)
+                done = committed.rounds[-1] - before
+                costs[viewed].append(1e3 * (_cpu(processes) - spent) / done)
+                for viewer in viewers:
+                    viewer.join()
+                watched_s, cpu_s = watched_s + TURN_S * viewed, cpu_s + (_cpu([program]) - its) * viewed
+        finally:
+            for process in (run, watching):
+                process.terminate()
+                process.wait()
+    ages = sorted(committed.age(*each) for each in told)
+    more = 100 * (statistics.median(costs[True]) / statistics.median(costs[False]) - 1)
+    rows = [
+        ("CPU ms of the run for a round, nobody looks", spread(costs[False], ".2f", " to "), ""),
+        (f"the same with {VIEWERS} viewers", spread(costs[True], ".2f", " to "), ""),
+        ("more, %", f"{more:+.1f}", "1"),
+        ("age of what a viewer is told, s: median", f"{statistics.median(ages):.2f}", ""),
+        ("the same, 99 of 100", f"{ages[int(0.99 * len(ages))]:.2f}", "2"),
+        ("cores that serving takes meanwhile", f"{cpu_s / watched_s:.2f}", "0.2"),
+    ]
+    made_by = f"`python benchmarks/watching.py --repeats {arguments.repeats}`, load {os.getloadavg()[0]:.0f} on 2 cores"
+    write("watching", made_by, table("|measured|aim", rows))
+
+
+def _cpu(processes: list[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+if __name__ == "__main__":
+    main()
