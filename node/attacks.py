@@ -85,8 +85,10 @@ class Attacker:
                 self._old[m, j] = v.copy()
             if clock.round >= section.from_round:
                 end = len(v) - exact
-                told, numbers = self._in_place_of(v[:end], (m, j), exact), v[end:]
-                forged[j] = np.append(told, self._numbers(numbers, (m, j))).astype(v.dtype)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    told, numbers = self._in_place_of(v[:end], (m, j), exact), v[end:]
+                    said = np.append(told, self._numbers(numbers, (m, j))).astype(v.dtype)
+                forged[j] = np.nan_to_num(said)  # a message that is not finite would be dropped
         return forged
 
     def _in_place_of(self, v: np.ndarray, place: Place, exact: int) -> np.ndarray:
