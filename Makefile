@@ -147,7 +147,7 @@ bench-seeking: setup  ## Let clients look for better neighbours, 5 seeds (4 minu
 bench-drift: setup  ## Change a group's task half-way, and draw which edges pull (3 minutes).
 	$(BIN)/python benchmarks/drift.py
 
-bench-adversaries: setup  ## Attack gossip with robust mixing and selective sheaf with its guard, 3 seeds (15 minutes).
+bench-adversaries: setup  ## Attack gossip with robust mixing and selective sheaf with its guard, 3 seeds (30 minutes).
 	$(BIN)/python benchmarks/adversaries.py
 
 bench-asynchronous: setup  ## Compare methods that wait for slow clients with those that do not, in virtual time (3 minutes).
