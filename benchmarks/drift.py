@@ -106,9 +106,9 @@ def main() -> None:
     moments = [change - 5, change + 10, change + 30, change + 60, change + 100]
     rows = []
     for name, each in folders.items():
-        courses = [accuracy(folder, changed=True) for folder in each]
+        theirs = [accuracy(folder, changed=True) for folder in each]
         others = [accuracy(folder, changed=False) for folder in each]
-        cells = [over_seeds(course[k] for course in courses) for k in (*moments, courses[0].index.max())]
+        cells = [over_seeds(course[k] for course in theirs) for k in (*moments, theirs[0].index.max())]
         rows.append((name, *cells, over_seeds(other.iloc[-1] for other in others)))
     rounds = "|".join(f"round {k}" for k in moments)
     header = f"accuracy %, mean ± s.e. over {arguments.seeds} seeds|{rounds}|last|last, of the others"
