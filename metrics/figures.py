@@ -25,6 +25,7 @@ class Unit(NamedTuple):
 _OWN = "metric."  # what keys of metrics of the user's own begin with
 METRIC, COUNT = Unit(), Unit(decimals=0)  # the first is printed as the run's test metric is
 MB, TERA, PERCENT = Unit("MB", 1e6, 2), Unit("", 1e12), Unit("%", 0.01, 1)
+EPSILON = Unit(decimals=2)
 SECONDS, VIRTUAL_SECONDS = Unit("s", decimals=1), Unit("s")
 
 
@@ -118,6 +119,11 @@ def _squared(run: RunSummary, variance: float) -> str:
     return f"{1e4 * variance:.2f} %²" if run.metric == "accuracy" else f"{variance:.4g}"
 
 
+def _at_delta(run: RunSummary, epsilon: float) -> str:
+    assert run.privacy
+    return f"{EPSILON.text(epsilon)} (delta {run.privacy.delta:g}, noise {run.privacy.noise:g})"
+
+
 def _mistakes(run: RunSummary, wrong: float) -> str:
     assert run.confusion
     most = ", ".join(f"{label} as {taken}: {samples:,}" for label, taken, samples in run.confusion.most)
@@ -168,6 +174,9 @@ FIGURES = (
            _COMMON, brief=True, hide="unknown", spread=_FINAL),
     Figure("test samples misclassified", _at("confusion.wrong"), COUNT, brief=True, hide="unknown",
            print=_mistakes),
+    Figure("epsilon of differential privacy, the largest of all clients", _at("privacy.epsilon"), EPSILON, "epsilon",
+           "epsilon", 7, "of differential privacy, the largest of all clients", brief=True, hide="unknown", exact=True,
+           print=_at_delta),
     Figure("messages", _sent("traffic.messages"), COUNT),
     Figure("payload (vectors alone)", _sent("traffic.payload_bytes"), MB, "payload_bytes", "payload", 10,
            brief=True, exact=True),

@@ -184,10 +184,23 @@ class ConfusionRecord(NamedTuple):
     samples: int  # how many
 
 
+class PrivacyRecord(NamedTuple):
+    """What differential privacy a client's training samples have after all rounds of the run, with [privacy]: each one,
+    added or removed, against all who see the client's messages and do not know the noise."""
+
+    node: int  # which client
+    epsilon: float
+    delta: float
+    noise: float  # standard deviation as a multiple of privacy.clip
+    sampling: float  # the largest probability with which a sample is in a gradient
+    gradients: int  # that are noised, at most
+
+
 # The position in this list is the record's tag on the wire: append, never reorder.
 Record = (
     NodeRecord | RoundRecord | TrafficRecord | OverheadRecord | ResourceRecord
     | EventRecord | EdgeRecord | KernelRecord | WorkRecord | UsedRecord | MetricRecord | ConfusionRecord
+    | PrivacyRecord
 )  # fmt: skip
 TABLES: dict[str, type[Record]] = {each.__name__.removesuffix("Record").lower(): each for each in get_args(Record)}
 COLUMNS: dict[str, dict[str, Any]] = {name: get_type_hints(record_class) for name, record_class in TABLES.items()}

@@ -31,6 +31,7 @@ PRIMARY_KEYS = {  # the round comes first: clients move on together, so new rows
     "used": "round, node, phase, neighbour",
     "metric": "round, node, name",
     "confusion": "round, node, label, predicted",
+    "privacy": "node",
 }
 _TYPES: dict[Any, str] = {int: "INTEGER NOT NULL", int | None: "INTEGER", str: "TEXT NOT NULL"}  # others are REAL
 CLIENTS = "node NOT IN (SELECT node FROM node WHERE role <> 'client')"  # SQL; holds also where the table is empty

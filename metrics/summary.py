@@ -130,6 +130,13 @@ class Confusion:
 
 
 @dataclass(frozen=True, slots=True)
+class Privacy:
+    epsilon: float  # of the client that has the largest, after all rounds
+    delta: float
+    noise: float  # standard deviation as a multiple of privacy.clip
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     folder: str
     name: str
@@ -159,6 +166,7 @@ class RunSummary:
     between_hosts: TrafficTotal | None = None  # None where all clients ran on one
     divergence: events.Divergence | None = None
     confusion: Confusion | None = None  # None where none was asked for
+    privacy: Privacy | None = None  # None where none holds
 
     def as_dict(self) -> dict[str, Any]:
         """Returns nested plain values that JSON can carry: None stands for a figure that is not defined."""
@@ -205,6 +213,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             global_metric=global_metric,
             between_hosts=_traffic(records, _BETWEEN_HOSTS) if hosts > 1 else None,
             confusion=_confusion(records),
+            privacy=_privacy(records),
             divergence=events.divergence_of(records, metric) if status == "finished" else None,
             reached=None if target is None else bytes_to_reach(folder, target),
             reached_virtually=virtual_time_to_reach(folder, target) if target is not None and in_virtual_time else None,
@@ -226,8 +235,20 @@ def _own_metrics(records: sqlite3.Connection, config: dict[str, Any]) -> dict[st
     return {name: Spread.of(values, higher_is_better=higher) for name, (values, higher) in found.items() if values}
 
 
+def _privacy(records: sqlite3.Connection) -> Privacy | None:
+    if not _has(records, "privacy"):
+        return None
+    largest = records.execute("SELECT epsilon, delta, noise FROM privacy ORDER BY epsilon DESC LIMIT 1").fetchone()
+    return Privacy(*largest) if largest else None
+
+
+def _has(records: sqlite3.Connection, table: str) -> bool:
+    """Older runs lack tables."""
+    return bool(records.execute("SELECT 1 FROM main.sqlite_schema WHERE name = ?", [table]).fetchone())
+
+
 def _confusion(records: sqlite3.Connection) -> Confusion | None:
-    if not records.execute("SELECT 1 FROM main.sqlite_schema WHERE name = 'confusion'").fetchone():  # an older run
+    if not _has(records, "confusion"):
         return None
     query = f"""SELECT label, predicted, sum(samples) AS n FROM confusion WHERE {HONEST}
         AND round = (SELECT max(round) FROM confusion) GROUP BY label, predicted ORDER BY n DESC, label, predicted"""

@@ -12,7 +12,7 @@ from ..metrics.records import sender_of
 from ..topology.graph import last_round, period_of
 from .attack_settings import Attack
 from .model.architecture import Architecture
-from .settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
+from .settings import Checkpoints, Evaluation, Measuring, ModelSettings, Privacy, Time, Training, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,7 @@ class Assignment:
     measuring: Measuring = Measuring()
     time: Time = Time()
     attack: Attack = Attack()
+    privacy: Privacy = Privacy()
     weights_of: dict[int, dict[int, float]] = field(default_factory=dict)  # {neighbour i: {k: W_ik}}, for some attacks
     incarnation: AssignedIncarnation = AssignedIncarnation()
     timed_steps: int = 0  # instead of taking part, its process only times so many local steps

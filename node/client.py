@@ -129,7 +129,7 @@ class Client:
         ``pull`` (d,), for a penalty whose gradient is lam pull, every local step takes grad f(theta) + lam pull: where
         models end does then not depend on how many steps there are."""
         with self._stopwatch.during("gradient"):
-            self.train_loss = self._learner.learn(pull, lam)
+            self.train_loss = self._learner.train_loss = self._learner.learn(pull, lam)
         self._sleep()
 
     def gradient(self) -> np.ndarray:
@@ -147,7 +147,7 @@ class Client:
         losses = self._losses = []
         drawn = self._learner.batches(of)
         yield from drawn if of == 1 else zip(*[drawn] * of, strict=True)
-        self.train_loss = sum(losses) / len(losses)
+        self.train_loss = self._learner.train_loss = sum(losses) / len(losses)
         self._sleep()
 
     def gradient_on(self, batch: Batch | None = None, pull: Anchors | OfSamples | None = None) -> np.ndarray:

@@ -276,6 +276,26 @@ class Transport(Section):
 
 
 @dataclass(frozen=True)
+class Privacy(Section):
+    """Differential privacy of every training sample of a client, by DP-SGD in its local work. See docs/privacy.md."""
+
+    clip: NotNegative = 0.0
+    """C: what each sample adds to a gradient is scaled down to this norm; 0: no privacy."""
+    noise: Annotated[NotNegative | None, Needs("clip")] = None
+    """Standard deviation of the normal noise on the sum of these, in each coordinate, as a multiple of ``clip``; 0 only
+    clips, and no epsilon holds."""
+    epsilon: Annotated[Positive | None, Needs("clip")] = None
+    """Instead of ``noise``: what no client's epsilon is to be above after all rounds; the noise follows from it."""
+    delta: Annotated[float, Gt(0), Lt(1), Needs("clip")] = 1e-5
+    """Epsilon is told for this delta, which has to be below 1 / training samples of each client."""
+
+    def __post_init__(self) -> None:
+        if self.clip and (self.noise is None) == (self.epsilon is None):
+            given = "clip needs one of them" if self.noise is None else "they exclude each other"
+            raise ValueError(f"noise and epsilon: {given}; epsilon finds the noise")
+
+
+@dataclass(frozen=True)
 class VectorLog(Section):
     """What clients send, kept for `sheafgossip leak`."""
 

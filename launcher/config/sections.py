@@ -20,7 +20,7 @@ from ...node import own_code
 from ...node.algorithms import ALGORITHMS, Algorithm, installed, own_kind
 from ...node.algorithms.base import Traits
 from ...node.attack_settings import Attack
-from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
+from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Privacy, Time, Training, Transport
 from ...topology.errors import shown
 from ...topology.generators import TopologySpec
 from ...topology.section import Index, Needs, NotNegative, Positive, Section, WordOrTable
@@ -125,6 +125,7 @@ class RunConfig(Section):
     chaos: Rates = Rates()
     trace: TraceSection = TraceSection()
     attack: Attack = Attack()
+    privacy: Privacy = Privacy()
     tracking: TrackingSection = field(default=TrackingSection(), compare=False)  # who looks on makes no other run
 
     written: ClassVar[frozenset[str]] = frozenset()

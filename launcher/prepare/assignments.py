@@ -15,6 +15,7 @@ from ...node.algorithms import link
 from ...node.algorithms.base import Algorithm, RunFacts, facts_of
 from ...node.assignment import Assignment, Deployment, Neighbour, Period, Run
 from ...node.model.architecture import Architecture
+from ...node.privacy import Withheld
 from ...topology import Graph, GraphSequence, draw_sequence, mixing_row
 from ...topology.errors import install
 from ...topology.randomness import generator
@@ -120,7 +121,7 @@ def assign(
         models=architectures,
         task=data.task,
         same_start=config.model.same_start,
-        classes=[client.classes for client in data.clients],
+        classes=Withheld() if config.privacy.clip else [client.classes for client in data.clients],
         features=[client.features for client in data.clients],
         samples=[client.train_samples for client in data.clients],
         topology=lambda: draw_sequence(config.topology, config.clients, config.seed, config.rounds),

@@ -19,8 +19,6 @@ from ...node.algorithms import ALGORITHMS, Algorithm, link
 from ...node.algorithms.base import Setup, pattern_of
 from ...node.algorithms.flt import FLT, Autoencoder, EncoderError
 from ...node.assignment import Assignment, Neighbour
-from ...node.model.own_metrics import check_metric
-from ...node.settings import OptimizerSettings
 from ...topology import Graph, GraphSequence, draw_sequence
 from ...topology.errors import shown
 from ...topology.randomness import generator
@@ -39,7 +37,8 @@ from .assignments import Site, assign, connected, deal_architectures
 from .attackers import silent_of
 from .links import Shape, links_of, unlike_clients
 from .prepared import Prepared, memory_of, write_down
-from .work import check_batches, check_confusion, local_work
+from .privacy import check_privacy, with_privacy
+from .work import check_batches, check_confusion, check_own_code, local_work
 
 Calibrate = Callable[[Assignment, int], float]  # (a client, the steps of its round) -> seconds of a local step
 _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -53,7 +52,8 @@ def once_for_alike(calibrate: Calibrate) -> Calibrate:
     times: dict[tuple[object, ...], float] = {}
 
     def time_a_step(assignment: Assignment, steps: int) -> float:
-        key = assignment.architecture, assignment.run.task, assignment.model.dtype, repr(assignment.training), steps
+        kind, training, privacy = assignment.model.dtype, repr(assignment.training), assignment.privacy
+        key = assignment.architecture, assignment.run.task, kind, training, privacy, steps
         if key not in times:
             times[key] = calibrate(assignment, steps)
         return times[key]
@@ -72,6 +72,7 @@ def prepare_run(config: RunConfig, folder: Path, site: Site, calibrate: Calibrat
 def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate | None = None) -> Prepared:
     """Prepares a run without its folder, of which only ``shards``, ``code`` and a calibration's log are filled."""
     _check_algorithm(config)
+    check_privacy(config)
     transport, records = config.transport, site.records
     if transport.keyed and not zmq.has("curve"):
         raise ConfigError.of("transport.keys", True, "this machine's libzmq was built without CurveZMQ", "false")
@@ -89,39 +90,24 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
     data = prepare(config.data, config.clients, config.seed, folder / "shards")
     architectures = deal_architectures(config, data)
     assignments = assign(config, folder, graphs, architectures, data, site)
-    _check_own_code(config, assignments, data)
+    check_own_code(config, assignments, data)
+    plan, graph, samples = None, connected(config.algorithm, graphs), [each.train_samples for each in data.clients]
     check_confusion(config, data)
-    check_batches(config, assignments, [client.train_samples for client in data.clients])
-    plan, graph = None, connected(config.algorithm, graphs)
+    check_batches(config, assignments, samples)
+    assignments, privacy = with_privacy(config, assignments, samples, faults_of(config, graph))
     shape = Shape.of(config, graph, links_of(config.links, graph)) if emulated else None
     if config.has_scenario:
         if config.times_a_step:
             assert calibrate
             (folder / "log").mkdir(exist_ok=True)
-            steps = config.training.count(data.clients[0].train_samples)
-            config = config.but(compute={"step_s": calibrate(assignments[0], steps)})
+            step_s = calibrate(assignments[0], config.training.count(samples[0]))
+            config = config.but(compute={"step_s": step_s})
         plan = plan_of(config, graphs, assignments, data, emulated=emulated)
     if transport.protocol == "tcp":
         most = [max(_LEAST_MEMORY, round(_MEMORY_TO_ESTIMATE * memory_of(each, plan))) for each in assignments]
         bounds = [replace(each.deployment, memory=memory) for each, memory in zip(assignments, most, strict=True)]
         assignments = tuple(replace(each, deployment=bound) for each, bound in zip(assignments, bounds, strict=True))
-    return Prepared(config, folder, graphs.union, assignments, data, plan, shape)
-
-
-def _check_own_code(config: RunConfig, assignments: Sequence[Assignment], data: DataSummary) -> None:
-    """Raises UserError where a loss, metric or optimizer does not fit. Loads torch where it is needed."""
-    training, first = config.training, assignments[0]
-    for number, metric in enumerate(config.evaluation.metrics):
-        check_metric(metric, number, first.shard, first.architecture.outputs)
-    if training.loss.use:
-        from ...node.model.own import check_loss
-
-        check_loss(training.loss.use, training.loss.options, first.architecture.outputs, data.task)
-    if isinstance(training.optimizer, OptimizerSettings):
-        from ...node.model.own_optimizer import check_optimizer
-
-        for architecture in {repr(each.architecture): each.architecture for each in assignments}.values():
-            check_optimizer(training.optimizer, architecture, np.dtype(config.model.dtype), training.alpha)
+    return Prepared(config, folder, graphs.union, assignments, data, plan, shape, privacy=privacy)
 
 
 def _check_algorithm(config: RunConfig) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from ...metrics.records import PrivacyRecord
 from ...metrics.store import ATTACKERS, CODE, CONFIG, CONFIG_DIGEST, CONSTANT_METRIC, FILES, MODELS, OWNERS, Store
 from ...metrics.text import duration
 from ...metrics.twin import save_links
@@ -57,6 +58,7 @@ class Prepared:
     went_on_s: float = 0.0  # wall seconds that the run had taken until then
     # (client, kind, virtual seconds, detail) of what a plan has happen once, and is on record
     told: tuple[tuple[int, str, float | None, str], ...] = ()
+    privacy: tuple[PrivacyRecord, ...] = ()  # of each client, with [privacy]
     moved: str = ""  # in what the machine that takes up the run differs from the one where it began
 
 
@@ -89,6 +91,7 @@ def write_down(prepared: Prepared) -> Store:
     if code := prepared.assignments[0].run.code:
         about[CODE] = json.dumps(code)
     store.describe(about)
+    store.write(prepared.privacy)
     if has_digests:
         store.describe({CONFIG_DIGEST: sha256(config.to_toml().encode()).hexdigest(), CONFIG: config.to_toml()})
         store.describe(origin() | {FILES: json.dumps(digests_of_files(config))}, once=True)

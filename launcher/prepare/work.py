@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from itertools import count
 
+import numpy as np
+
 from ...node.algorithms.base import work_of
 from ...node.assignment import Assignment
+from ...node.model.own_metrics import check_metric
+from ...node.settings import OptimizerSettings
 from ..config.sections import ConfigError, RunConfig
 from ..data.shards import DataSummary
 
@@ -20,6 +24,22 @@ def local_work(config: RunConfig, assignments: Sequence[Assignment], samples: Se
     if all(len({*each}) == 1 for each in found):
         found = [each[:1] for each in found]
     return found + [[0.0] * len(found[0])] * (len(assignments) - len(samples))
+
+
+def check_own_code(config: RunConfig, assignments: Sequence[Assignment], data: DataSummary) -> None:
+    """Raises UserError where a loss, metric or optimizer does not fit. Loads torch where it is needed."""
+    training, first = config.training, assignments[0]
+    for number, metric in enumerate(config.evaluation.metrics):
+        check_metric(metric, number, first.shard, first.architecture.outputs)
+    if training.loss.use:
+        from ...node.model.own import check_loss
+
+        check_loss(training.loss.use, training.loss.options, first.architecture.outputs, data.task)
+    if isinstance(training.optimizer, OptimizerSettings):
+        from ...node.model.own_optimizer import check_optimizer
+
+        for architecture in {repr(each.architecture): each.architecture for each in assignments}.values():
+            check_optimizer(training.optimizer, architecture, np.dtype(config.model.dtype), training.alpha)
 
 
 def check_batches(config: RunConfig, assignments: Sequence[Assignment], samples: Sequence[int]) -> None:

@@ -138,6 +138,9 @@ def read_run(folder: Path, rounds: int | None = None) -> RunConfig:
         )
     _require_loaded(folder)
     config = _as_it_began(folder, rounds)
+    if config.privacy.clip and config.has_scenario and config.time.clock == "wall":
+        why = "[privacy] on the wall clock: rounds would be done again with the same noise, on other models"
+        raise RunFolderError(f"{folder}: {why}; start the run anew, with another seed")
     if rounds is not None and rounds < (least := config.rounds + finished):
         raise RunFolderError(f"{folder}: --rounds {rounds}: the run has {config.rounds}; allowed is {least} or more")
     return config
@@ -357,6 +360,8 @@ def _common(there: list[int], was: Prepared, will: Prepared) -> tuple[list[int],
     ends_otherwise = isinstance(algorithm, ServerAlgorithm) and (  # after the last round all clients download
         algorithm.receivers(was.config, rounds) != algorithm.receivers(will.config, rounds)
     )
+    if was.config.privacy.clip and was.config.privacy.epsilon is not None:
+        return [], "privacy.epsilon has found the noise for so many; start a run of more"
     if was.config.training.schedule == "cosine":
         return [], "the learning rate comes down to the last round; start a run of so many"
     common = [round for round in there if not (ends_otherwise and round == rounds)]

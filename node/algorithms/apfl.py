@@ -37,7 +37,7 @@ class APFL(SecureSum):
         return state
 
     def work(self, own: Assignment, round: int) -> Work:
-        return Work(gradients=2)
+        return Work(gradients=2, on_one_batch=2)
 
     def upload(self, client: Client) -> np.ndarray:
         theta, state, alpha = client.theta, client.state, client.alpha

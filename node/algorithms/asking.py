@@ -22,6 +22,7 @@ class Asking(Algorithm):
         silent_edges=True,
         learns_first=True,
         mixes=False,
+        reads_samples=True,
     )
 
     def messages(self, edge: Edge) -> list[Vector]:

@@ -78,6 +78,9 @@ class Traits:
     """
     momentum: bool = True
     """``training.momentum``, ``optimizer`` and ``clip`` have a part in local steps: not where these are its own."""
+    reads_samples: bool = False
+    """What it sends depends on training samples otherwise than by gradients, as by ``client.loss_of`` or
+    ``class_features``, or by ``client.train_loss``: [privacy] refuses it."""
     libraries: tuple[str, ...] = ()
     """Large modules that ``round`` imports: they are loaded once for all clients."""
 
@@ -177,6 +180,7 @@ class Work:
     gradient. What ``begin`` and evaluations compute is no part of it."""
 
     gradients: float = 1  # in each local step, on its mini-batch
+    on_one_batch: int = 1  # so many of these gradients are all on one and the same mini-batch
     passes: float = 0  # forward alone, as ``client.loss_of`` and ``features_of`` do; likewise
     full_gradients: float = 0  # in the round, on all training samples
     full_passes: float = 0  # forward alone, likewise

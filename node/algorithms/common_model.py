@@ -85,7 +85,7 @@ class PFedMe(SecureSum):
     traits = replace(TAKES_OLD_UPLOADS, momentum=False)
 
     def work(self, own: Assignment, round: int) -> Work:
-        return Work(gradients=self.inner_steps)
+        return Work(gradients=self.inner_steps, on_one_batch=self.inner_steps)
 
     def upload(self, client: Client) -> np.ndarray:
         theta, alpha, lam, eta = client.theta, client.alpha, self.lam, self.eta
@@ -126,7 +126,7 @@ class PerFedAvg(SecureSum):
     traits = replace(TAKES_OLD_UPLOADS, momentum=False)
 
     def work(self, own: Assignment, round: int) -> Work:
-        return Work(gradients=4 if self.variant == "hessian-free" else 2)
+        return Work(gradients=4, on_one_batch=2) if self.variant == "hessian-free" else Work(gradients=2)
 
     def upload(self, client: Client) -> np.ndarray:
         w, alpha, beta, delta = client.theta, self.alpha, client.alpha, self.delta

@@ -19,7 +19,14 @@ class Copies(Algorithm):
     k: Count = 2
     """Models of each client, as many as there are clusters, or more."""
 
-    traits = Traits(same_size=True, changing_graphs=True, directed_graphs="all", learns_first=True, mixes=False)
+    traits = Traits(
+        same_size=True,
+        changing_graphs=True,
+        directed_graphs="all",
+        learns_first=True,
+        mixes=False,
+        reads_samples=True,
+    )
 
     def messages(self, edge: Edge) -> list[Vector]:
         return [Vector(edge.d_i + 1, exact=1)]

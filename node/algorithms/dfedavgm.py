@@ -57,7 +57,7 @@ class DFedSAM(_Averaging):
         return [Vector(edge.d_i)] * self.gossip_steps
 
     def work(self, own: Assignment, round: int) -> Work:
-        return Work(gradients=2)
+        return Work(gradients=2, on_one_batch=2)
 
     def round(self, client: Client, peers: Peers) -> None:
         y = client.theta

@@ -18,7 +18,7 @@ class Representations(ServerAlgorithm):
     """Clients share what their last layers see of the samples of each class; layers below them may differ."""
 
     theta_is = "own"
-    traits = replace(TAKES_OLD_UPLOADS, same_size=False)
+    traits = replace(TAKES_OLD_UPLOADS, same_size=False, reads_samples=True)
 
     def facts(self, run: RunFacts) -> Facts:
         """Both ends of an edge know of which classes the client has samples."""

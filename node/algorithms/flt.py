@@ -77,7 +77,7 @@ class FLT(ServerAlgorithm):
 
     theta_is = "own"
     # loaded once, not 160 MB and a second in each client
-    traits = replace(NEEDS_NEW_UPLOADS, libraries=("torch.nn.functional", "sklearn.cluster"))
+    traits = replace(NEEDS_NEW_UPLOADS, reads_samples=True, libraries=("torch.nn.functional", "sklearn.cluster"))
 
     def messages(self, edge: Edge) -> list[Vector]:
         length = self._size_sent(edge.model) if edge.from_server else self.centroids * self.embedding

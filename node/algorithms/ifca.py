@@ -1,7 +1,7 @@
 """IFCA: the server has a model for each cluster of clients, and clients find out by their loss which is theirs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from ...topology.section import Count
 from ..assignment import Assignment
 from .base import Client, Cost, Edge, RunFacts, SettingsError, State, Vector, Work
-from .server import ServerAlgorithm, Uploads
+from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class IFCA(ServerAlgorithm):
     """Models, as many as there are clusters, or more. A client downloads all of them."""
 
     theta_is = "own"
+    traits = replace(NEEDS_NEW_UPLOADS, reads_samples=True)
 
     def messages(self, edge: Edge) -> list[Vector]:
         return [Vector(self.k * edge.d_i) if edge.from_server else Vector(edge.d_i + 1, exact=1)]

@@ -30,7 +30,7 @@ class MOON(FedAvg):
     mu: Annotated[NotNegative, "Weight of the features' loss l."] = 1.0
     tau: Annotated[Positive, "Temperature: how much a small difference between cosines counts is 1/tau."] = 0.5
 
-    traits = replace(TAKES_OLD_UPLOADS, momentum=False)
+    traits = replace(TAKES_OLD_UPLOADS, momentum=False, reads_samples=True)
 
     def check(self, run: RunFacts) -> None:
         super().check(run)

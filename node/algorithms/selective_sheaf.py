@@ -81,6 +81,7 @@ class SelectiveSheaf(Algorithm):
             silent_edges=self.probe_every > 1 or self.seek,
             new_edges=self.seek,
             mixes=False,
+            reads_samples=self.restart,
             has_maps=True,
             libraries=("scipy.fft",),
         )

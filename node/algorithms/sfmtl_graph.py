@@ -35,7 +35,7 @@ class SFMTLGraph(Representations):
     alpha: Fraction = 0.49
     """What similar heads count in the similarity of two clients (7); similar anchors count the rest."""
 
-    traits = replace(NEEDS_NEW_UPLOADS, momentum=False)
+    traits = replace(NEEDS_NEW_UPLOADS, momentum=False, reads_samples=True)
 
     def messages(self, edge: Edge) -> list[Vector]:
         return [Vector(edge.model.last_size + len(edge.facts) * edge.model.features)]

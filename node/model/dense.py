@@ -69,6 +69,30 @@ class DenseModel:
                     slope *= slope.dtype.type(1 / (1 - self._dropout.p))
         return summed / samples
 
+    def add_clipped(self, x: np.ndarray, y: np.ndarray, clip: float) -> float:
+        """Adds sum_i min(1, C/||g_i||) g_i of the gradients g_i of single samples to the gradient's vector; returns the
+        loss. The norms follow from those of the two factors of g_i in each layer (Goodfellow 2015):
+
+        ||g_i||^2 = sum_l ||(dloss/dZ_l)_i||^2 (||(H_l-1)_i||^2 + 1)"""
+        self._dropout.begin_pass()
+        seen = self._seen(x, self._dropout)
+        summed, slope = self._loss_and_slope(self._scores(seen[-1]), y)
+        slopes = [slope]
+        for depth in reversed(range(1, len(self._layers))):
+            slope = (slope @ self._layers[depth][0]) * (seen[depth] > 0)
+            if self._dropout.p:
+                slope *= slope.dtype.type(1 / (1 - self._dropout.p))
+            slopes.insert(0, slope)
+        squares = sum(
+            np.einsum("ni,ni->n", s, s) * (np.einsum("ni,ni->n", h, h) + 1) for s, h in zip(slopes, seen, strict=True)
+        )
+        factors = (clip / np.maximum(clip, np.sqrt(squares))).astype(x.dtype)
+        for slope, layer_input, (of_weight, of_bias) in zip(slopes, seen, self._slopes, strict=True):
+            slope *= factors[:, None]
+            of_weight += slope.T @ layer_input
+            of_bias += slope.sum(0)
+        return summed
+
     def evaluate(self, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
         """Returns the loss, and the number of correct classifications or the squared error."""
         z = self._scores(self._seen(x)[-1])

@@ -34,6 +34,7 @@ class Learner:
     over samples of the architecture's loss plus l2/2 ||theta||^2."""
 
     _model: "DenseModel | TorchModel"
+    noised = False  # whether gradients are those of [privacy]
 
     def __init__(self, assignment: Assignment):
         self._assignment, self._training = assignment, assignment.training
@@ -76,6 +77,7 @@ class Learner:
         self._pass = -1, np.empty(0, int)  # which pass over the shard goes on, and its order
         self._drifted = self._poisoned = False
         self._honest_y = self._y_train  # where it attacks by its data, that is no longer what it learns from
+        self.train_loss: float | None = None  # as ``Client.train_loss``, for the records
         self.learnt_samples = self.evaluated_samples = 0  # that went through a gradient, and through an evaluation
 
     def start(self, number: int = 0) -> np.ndarray:
@@ -107,6 +109,7 @@ class Learner:
         )
 
     def enter(self, round: int) -> None:
+        self.train_loss = None
         self._alpha = self._training.alpha_in(round, self._assignment.run.rounds)
         if not self._drifted and 0 < self._assignment.run.drift_round <= round:
             drifted = "x_train_drifted", "x_test_drifted"
@@ -281,23 +284,26 @@ class Learner:
 
 @contextmanager
 def trying(learner: Learner) -> Iterator[None]:
-    """Forgets what gradients change beside theta: draws of dropout, running means of batch normalization."""
+    """Forgets what gradients change beside theta: draws of dropout, running means of batch normalization. Gradients are
+    exact in it, also under [privacy]: what is tried is not sent."""
     before = {name: array.copy() for name, array in learner._model.state().items()}
+    noised, learner.noised = learner.noised, False
     try:
         yield
     finally:
+        learner.noised = noised
         learner._model.load(before)
 
 
-def time_of_a_step(assignment: Assignment) -> float:
-    """Seconds on this machine: the median over some rounds of local work, of ``timed_steps`` each, after a warm-up."""
-    learner, rounds = Learner(assignment), list[float]()
+def time_of_a_step(learner: Learner, steps: int) -> float:
+    """Seconds on this machine: the median over some rounds of local work, of ``steps`` each, after a warm-up."""
+    rounds = list[float]()
     learner.learn()
     while len(rounds) < 3 or sum(rounds) < 0.3:
         start = time.perf_counter()
         learner.learn()
         rounds.append(time.perf_counter() - start)
-    return float(np.median(rounds)) / assignment.timed_steps
+    return float(np.median(rounds)) / steps
 
 
 def _slices(samples: int, most: int) -> Iterator[slice]:

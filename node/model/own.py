@@ -214,6 +214,19 @@ def _learns_from_one(module: nn.Module, x: Tensor) -> bool:
     return True
 
 
+def unlike_alone(architecture: Architecture, run: Run, dtype: np.dtype) -> str:
+    """Returns why a module does not learn from each sample as if that were alone; "" where it does."""
+    module = build(architecture, run, dtype).train()
+    x = torch.rand((2, *architecture.input_shape), generator=torch.Generator().manual_seed(0)).to(torch_type(dtype))
+    before = {name: each.clone() for name, each in module.named_buffers()}
+    with drawing(0, "own model"):
+        (of_both,) = torch.autograd.grad(module(x.requires_grad_())[0].sum(), x)
+    if of_both[1].any():
+        return "mixes the samples of a mini-batch"
+    kept = (name for name, each in module.named_buffers() if not torch.equal(each, before[name]))
+    return f"keeps something of samples in its buffer {name}" if (name := next(kept, "")) else ""
+
+
 @torch.no_grad()
 def _takes_channels_last(module: nn.Module, x: Tensor) -> bool:
     """Tells whether images may lie in memory so on their way through a module: ``view`` fails with them, say."""

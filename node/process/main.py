@@ -51,8 +51,9 @@ from ..algorithms.base import State, make_room, returned
 from ..algorithms.fine_tuning import fine_tuned
 from ..assignment import Assignment
 from ..attacks import attacker_of
-from ..client import Client
-from ..model.learner import Learner, time_of_a_step, trying
+from ..model.learner import time_of_a_step, trying
+from ..model.private import learner_of
+from ..privacy import client_of
 from .reporting import Figures, Reporter
 from .states import Failure, sent_to, write_state
 
@@ -71,7 +72,7 @@ def live(assignment: Assignment, control: Control) -> int:
     with opened as log:
         try:
             if assignment.timed_steps:
-                control.send(StepTimed(time_of_a_step(assignment)))
+                control.send(StepTimed(time_of_a_step(learner_of(assignment), assignment.timed_steps)))
             else:
                 _ClientProcess(assignment, control, log).live()
         except (Stopped, ControlClosed) as end:
@@ -175,10 +176,10 @@ class _ClientProcess:
 
     def _prepare(self) -> None:
         assignment, incarnation = self.assignment, self.assignment.incarnation
-        self.learner = Learner(assignment)
+        self.learner = learner_of(assignment)
         self.clock = self._clock(Channels(assignment.node, links_of(assignment), assignment.dtype, assignment.run.seed))
         self.peers = Peers(self.clock, attacker_of(assignment, self.clock))
-        self.client = Client(assignment, self.learner, self.stopwatch, self.clock.sleep)
+        self.client = client_of(self.algorithm, assignment, self.learner, self.stopwatch, self.clock.sleep)
         self.client.state = returned(self.algorithm, "begin", self.algorithm.begin(self.client), State)
         self.client.state.arrays()  # what cannot be kept is told at once
         if incarnation.state_round is not None:

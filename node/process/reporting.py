@@ -67,7 +67,7 @@ class Reporter:
 
     def tell_round(self, round: int, now: float, theta_norm: float, figures: Figures) -> None:
         """Closes the round of the client's peers, too: their traffic belongs to the round that is told."""
-        node, report, train_loss = self._node, self._client.report, self._client.train_loss
+        node, report, train_loss = self._node, self._client.report, self._learner.train_loss
         waited, (closed, sent, used) = self._peers.clock.waited(), self._peers.next_round()
         report.warnings += self._vectors.save(closed)
         events = [("warning", text) for text in report.warnings] + report.events
