@@ -28,15 +28,7 @@ def graph(method: Method) -> Iterator[Chart]:
         return
     frames = thinned(sorted(rounds["round"].unique().tolist()), max(2, min(_MOST_FRAMES, _MOST_LINES // len(pairs))))
     edges, size = _edges(method, pairs, frames), int(max(method.reader.nodes.node.max(), pairs.max().max())) + 1
-    drawn = Graph.of(size, zip(pairs.i.tolist(), pairs.j.tolist(), strict=True))
-    places = DataFrame(layout(drawn), columns=["x", "y"]).assign(node=range(size))
-    owners = read_owners(method.run.folder)
-    groups = "".join(_ask(method, "SELECT value FROM meta WHERE key = 'groups'").value).split(",")
-    named = dict(zip(method.clients, groups, strict=False)) if len(set(groups)) > 1 else {}
-    places["attacks"] = places.node.isin(method.attackers)
-    places["who"] = [_who(method, node, owners) for node in places.node]
-    places["group"] = [f"group {named[node]}" if node in named else "" for node in places.node]
-    places["label"] = [str(node) if size <= _MOST_CLIENTS_NAMED else "" for node in places.node]
+    places = _places(method, pairs, size)
     nodes = _nodes(method, rounds, frames)
     widths, colours = ([column for column in of if edges[column].nunique() > 1] for of in (_ACROSS, _ALIKE))
     factor, title = method.scale
@@ -71,6 +63,20 @@ def graph(method: Method) -> Iterator[Chart]:
     written = edges[edges["round"] == frames[-1]]
     chosen = {name: options for name, options in choices.items() if len(options) > 1}
     yield Chart(f"graph-{method.number + 1}", "The graph, round by round", caption, spec, tables, chosen, "", written)
+
+
+def _places(method: Method, pairs: DataFrame, size: int) -> DataFrame:
+    """Returns where each client is drawn, and what is said of it in all rounds."""
+    drawn = Graph.of(size, zip(pairs.i.tolist(), pairs.j.tolist(), strict=True))
+    places = DataFrame(layout(drawn), columns=["x", "y"]).assign(node=range(size))
+    owners = read_owners(method.run.folder)
+    groups = "".join(_ask(method, "SELECT value FROM meta WHERE key = 'groups'").value).split(",")
+    named = dict(zip(method.clients, groups, strict=False)) if len(set(groups)) > 1 else {}
+    places["attacks"] = places.node.isin(method.attackers)
+    places["who"] = [_who(method, node, owners) for node in places.node]
+    places["group"] = [f"group {named[node]}" if node in named else "" for node in places.node]
+    places["label"] = [str(node) if size <= _MOST_CLIENTS_NAMED else "" for node in places.node]
+    return places
 
 
 def _of_all_rounds(values: Series) -> Spec:
@@ -131,16 +137,9 @@ def _drawn(last: int, of_edges: Sequence[Spec], fill: Spec, tooltips: Sequence[l
                     "tooltip": tooltips[1],
                 },
             },
-            {
-                "data": {"name": "places"},
-                "mark": _NUMBER | {"fill": "#fff", "stroke": "#fff", "strokeWidth": 2.5, "strokeOpacity": 0.85},
-                "encoding": {**_AT, "text": {"field": "label"}},
-            },
-            {
-                "data": {"name": "places"},
-                "mark": _NUMBER,
-                "encoding": {**_AT, "text": {"field": "label"}},
-            },
+            *({"data": {"name": "places"}, "mark": mark, "encoding": {**_AT, "text": {"field": "label"}}}
+              for mark in (_NUMBER | {"fill": "#fff", "stroke": "#fff", "strokeWidth": 2.5, "strokeOpacity": 0.85},
+                           _NUMBER)),
         ],
     }  # fmt: skip
 
