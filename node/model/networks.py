@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
-from .architecture import Architecture, Given
+from .architecture import Architecture, Convolution, Given
 from .dropout import Dropout
 from .pull import Pull
 
@@ -95,14 +95,14 @@ class TorchModel:
     def _features(self, x: Tensor) -> Tensor:
         model, blocks = self._architecture, iter(self._parameters)
         if model.kind == "cnn":
-            if x.shape[1] > 1:  # torch is quicker with the channels last, but not where there is one alone
-                x = x.contiguous(memory_format=torch.channels_last)
             for layer in model.convolutions:
-                x = F.conv2d(x, next(blocks), next(blocks), stride=layer.stride, padding=layer.padding)
-                x = x.contiguous(memory_format=torch.channels_last)
+                weight, bias = next(blocks), next(blocks)
+                x = _convolved(x, weight, bias if model.norm_groups else None, layer)
                 if model.norm_groups:
                     x = F.group_norm(x, model.norm_groups, next(blocks), next(blocks))
-                x = F.relu(F.max_pool2d(x, layer.pool) if layer.pool > 1 else x)  # commute; fewer ReLUs this way
+                # ReLU and a bias commute with the maximum, which leaves them fewer numbers
+                x = F.max_pool2d(x, layer.pool) if layer.pool > 1 else x
+                x = F.relu(x if model.norm_groups else x + bias.view(-1, 1, 1))
         if model.kind == "gru":
             gates = [next(blocks) for _ in range(4)]
             x = x.view(len(x), *model.series)
@@ -133,6 +133,18 @@ class TorchModel:
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         self._dropout.load(state)
+
+
+def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, layer: Convolution) -> Tensor:
+    """Returns the convolution of (n, channels, height, width), with the channels last. Torch's own is slow where there
+    is one alone: that is a product with all patches of an image."""
+    if x.shape[1] > 1:
+        x = x.contiguous(memory_format=torch.channels_last)
+        z = F.conv2d(x, weight, bias, layer.stride, layer.padding)
+        return z.contiguous(memory_format=torch.channels_last)
+    size, stride = layer.kernel, layer.stride
+    patches = F.pad(x[:, 0], (layer.padding,) * 4).unfold(1, size, stride).unfold(2, size, stride)
+    return F.linear(patches.flatten(3), weight.flatten(1), bias).permute(0, 3, 1, 2)
 
 
 def views(architecture: Architecture, vector: np.ndarray) -> list[Tensor]:
