@@ -223,6 +223,8 @@ class Star:
     def overtaking(self, round: int, phase: int) -> dict[int, int]:
         """Returns {phase: round}: of which other messages, of that round or later, the first to come tells that no
         message of this phase will."""
+        if round == 1 and phase < self.opening:  # an opening is waited for
+            return {}
         if self.exchanges == 1:
             return {0: 2} if round == 1 and phase == self.opening > 0 else {}
         last = self.opening + self.exchanges
