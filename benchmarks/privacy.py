@@ -5,8 +5,8 @@ The problems of benchmarks/digits.py: twenty clients on an Erdős–Rényi graph
 their training data, 200 full-gradient rounds of logistic regression; once with all images upright, once with four
 groups of clients whose images are turned. With --data-root, the folder with MNIST's files, the latter on 6,000 images
 of MNIST, too. All are attacked on 24 edges, with 16 shadow models each; on MNIST five methods, on 6 edges with 8 shadow
-models. Where images are turned these five also have differential privacy, with each of two epsilons, on MNIST with one.
-The results go to benchmarks/results/privacy.md and .csv, the picture to docs/pictures/privacy.svg.
+models. Where images are turned these five also have differential privacy, with each of two epsilons. The results go to
+benchmarks/results/privacy.md and .csv, the picture to docs/pictures/privacy.svg.
 """
 
 import argparse
@@ -72,7 +72,7 @@ SHOWN = {  # in the picture
 def methods_of(name: str) -> dict[str, Changes]:
     """Of a problem; with differential privacy where clients differ."""
     found = {method: METHODS[method] for method in ("local", *PROTECTED)} if "MNIST" in name else dict(METHODS)
-    for epsilon in () if "upright" in name else EPSILONS[-1:] if "MNIST" in name else EPSILONS:
+    for epsilon in EPSILONS if "rotated" in name else ():
         found |= {
             f"{method}, epsilon {epsilon}": METHODS[method] | {"privacy": PRIVACY | {"epsilon": float(epsilon)}}
             for method in PROTECTED
