@@ -191,7 +191,7 @@ class PrivacyRecord(NamedTuple):
     node: int  # which client
     epsilon: float
     delta: float
-    noise: float  # standard deviation as a multiple of privacy.clip
+    noise: float  # standard deviation as a multiple of privacy.clip, with what correlated noise adds to it for others
     sampling: float  # the largest probability with which a sample is in a gradient
     gradients: int  # that are noised, at most
 

@@ -176,6 +176,10 @@ class Training(Section):
         """Returns how many local steps go over all training samples once."""
         return 1 if self.work == "full" else -(-samples // min(self.batch_size, samples))
 
+    def expected(self, samples: int) -> int:
+        """Returns how many samples a full mini-batch has, of so many."""
+        return samples if self.work == "full" else min(self.batch_size, samples)
+
     def samples_of(self, samples: int) -> float:
         """Returns how many samples the steps of a round go over, in the mean over rounds."""
         return samples * self.count(samples) / self.a_pass(samples)
@@ -288,8 +292,13 @@ class Privacy(Section):
     """Instead of ``noise``: what no client's epsilon is to be above after all rounds; the noise follows from it."""
     delta: Annotated[float, Gt(0), Lt(1), Needs("clip")] = 1e-5
     """Epsilon is told for this delta, which has to be below 1 / training samples of each client."""
+    correlated: Annotated[NotNegative, Needs("clip")] = 0.0
+    """Standard deviation of more noise, likewise, that each two neighbours draw together and add with opposite signs:
+    in the sum over clients it cancels. Epsilon is then against any one of the other clients, which knows its own."""
 
     def __post_init__(self) -> None:
+        if self.correlated and not self.noise:
+            raise ValueError(f"correlated = {self.correlated:g} needs a noise above 0, as it cancels where all is seen")
         if self.clip and (self.noise is None) == (self.epsilon is None):
             given = "clip needs one of them" if self.noise is None else "they exclude each other"
             raise ValueError(f"noise and epsilon: {given}; epsilon finds the noise")

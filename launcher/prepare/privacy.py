@@ -16,6 +16,7 @@ from ..planner.scenario import Fault
 from .accountant import Release, epsilon
 
 _LEAST, _MOST = 0.05, 1e5  # noise that is looked for
+_MOST_PAIRED = 500  # clients, for each of which a matrix of all others is inverted
 
 
 def check_privacy(config: RunConfig) -> None:
@@ -48,9 +49,14 @@ def with_privacy(
     assignments = tuple(replace(own, privacy=told) for own in assignments)
     if not noise:
         return assignments, ()
+    seen = [noise] * len(clients)
+    if section.correlated:
+        _check_pairs(config, clients, faults)
+        edges = [(own.node, peer.node) for own in clients for peer in own.neighbours if own.node < peer.node]
+        seen = seen_by_one(edges, [config.training.expected(n) for n in samples], noise, section.correlated)
     records = [
-        PrivacyRecord(own.node, epsilon(_noised(each, noise), section.delta), section.delta, noise, *_about(each))
-        for own, each in zip(clients, taken, strict=True)
+        PrivacyRecord(own.node, epsilon(_noised(each, s), section.delta), section.delta, s, *_about(each))
+        for own, each, s in zip(clients, taken, seen, strict=True)
     ]
     return assignments, tuple(records)
 
@@ -67,7 +73,7 @@ def _taken(
     found = []
     for own, n in zip(clients, samples, strict=True):
         training, taken = config.training, Taken()
-        q = 1.0 if training.work == "full" else min(training.batch_size, n) / n
+        q = training.expected(n) / n
         rounds = [releases_of(config.algorithm, own, n, round, config) for round in range(1, config.rounds + 1)]
         rounds += [max(rounds, key=lambda each: each.batches * each.on_each + each.full)] * crashes[own.node]
         for releases, times in Counter(rounds).items():
@@ -85,6 +91,42 @@ def _noised(taken: Taken, noise: float) -> dict[Release, int]:
 def _about(taken: Taken) -> tuple[float, int]:
     """Returns the largest q, 0 of a client that takes nothing, and how many gradients there are."""
     return max((q for q, _ in taken), default=0.0), sum(draws * gradients for (_, gradients), draws in taken.items())
+
+
+def _check_pairs(config: RunConfig, clients: Sequence[Assignment], faults: Sequence[Fault]) -> None:
+    """Raises ConfigError where neighbours would not add the same noise."""
+    why, traits = "", config.algorithm.traits
+    if traits.server != "none" or any(own.periods for own in clients):
+        why = "needs neighbours that stay the same"
+    elif len({own.architecture.size for own in clients}) > 1:
+        why = "needs models of one size"
+    elif any(fault.kind == "crash" for fault in faults):
+        why = "is drawn by the round, and a client that crashes does rounds again"
+    elif len(clients) > _MOST_PAIRED:
+        why = f"is accounted for {_MOST_PAIRED} clients at most"
+    if why:
+        raise ConfigError.of("privacy.correlated", config.privacy.correlated, f"noise of pairs {why}", "0")
+
+
+def seen_by_one(edges: Sequence[tuple[int, int]], b: Sequence[int], noise: float, correlated: float) -> list[float]:
+    """Returns, for each client i, the noise without ``correlated`` that tells as much of its samples as the gradients
+    of all tell the other client that sees most. In units of C, gradients have noise of covariance, by coordinate,
+
+    Sigma = diag((noise / b_i)^2) + L,    L the Laplacian of the edges, with weights (correlated / max(b_i, b_j))^2,
+
+    for client j that without j and its edges, whose noise it knows. A sample of i moves them by at most e_i / b_i,
+    which is told by e_i^T Sigma^-1 e_i / b_i^2 = 1 / s^2 as by a Gaussian of standard deviation s."""
+    clients, expected = len(b), np.array(b, float)
+    W = np.zeros((clients, clients))
+    for i, j in edges:
+        W[i, j] = W[j, i] = (correlated / max(b[i], b[j])) ** 2
+    least = np.full(clients, math.inf if clients > 1 else noise)
+    for j in range(clients):
+        others = np.delete(np.arange(clients), j)
+        weights = W[np.ix_(others, others)]
+        precision = np.diag(np.linalg.inv(np.diag((noise / expected[others]) ** 2 + weights.sum(axis=1)) - weights))
+        least[others] = np.minimum(least[others], expected[others] / np.sqrt(precision))
+    return least.tolist()
 
 
 def _noise_for(target: float, delta: float, taken: Sequence[Taken]) -> float:

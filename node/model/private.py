@@ -29,9 +29,10 @@ class PrivateLearner(Learner):
 
     g = (sum_{i in B} min(1, C/||g_i||) g_i + N(0, (noise C)^2 I)) / b
 
-    with b the expected size of B. A mini-batch has each sample with probability b/n, independently (a Poisson draw); on
-    all samples B has them all. What follows from g does not look at samples again. The loss that is told, for records
-    alone, is divided by b, too.
+    with b the expected size of B. With ``correlated`` (DECOR, Allouah et al. 2024) it takes g + sum_j v_ij over its
+    neighbours j, v_ij = -v_ji ~ N(0, (correlated C / max(b_i, b_j))^2 I) drawn alike by both ends. A mini-batch has
+    each sample with probability b/n, independently (a Poisson draw); on all samples B has them all. What follows from g
+    does not look at samples again. The loss that is told, for records alone, is divided by b, too.
 
     Draws are named by the client's incarnation, the round and the place in it: who comes back from an old checkpoint
     never repeats a noise on another model."""
@@ -66,8 +67,17 @@ class PrivateLearner(Learner):
     @property
     def expected(self) -> int:
         """Returns b of a mini-batch."""
-        n, training = self.train_samples, self._training
-        return n if training.work == "full" else min(training.batch_size, n)
+        return self._training.expected(self.train_samples)
+
+    def _correlated_noise(self) -> np.ndarray:
+        """Returns sum_j v_ij."""
+        own, section, total = self._assignment, self._assignment.privacy, np.zeros(len(self._gradient))
+        for peer in own.neighbours:
+            i, j = sorted((own.node, peer.node))
+            rng = generator(own.run.seed, "correlated noise", i, j, self._round, self._noises)
+            scale = section.correlated * section.clip / max(self.expected, self._training.expected(peer.samples))
+            total += (scale if own.node == i else -scale) * rng.standard_normal(len(total))
+        return total
 
     def gradient(self, batch: Any = None, pull: Anchors | OfSamples | None = None) -> tuple[float, np.ndarray]:
         """Raises NotPrivate for more than is ``allowed``."""
@@ -81,10 +91,12 @@ class PrivateLearner(Learner):
         total = self._clipped_sum(rows, section.clip)
         assert section.noise is not None
         noise = self._draws("private noise", self._noises).standard_normal(len(self._gradient))
-        self._noises += 1
         expected = self.train_samples if all_of_them else self.expected
         self._gradient += (section.noise * section.clip * noise).astype(self._gradient.dtype)
         self._gradient /= expected
+        if section.correlated:
+            self._gradient += self._correlated_noise().astype(self._gradient.dtype)
+        self._noises += 1
         total /= expected
         if self._training.l2:
             total += self._training.l2 / 2 * float(self.theta @ self.theta)

@@ -14,6 +14,7 @@ from sheafgossip.launcher.prepare import preparation
 from sheafgossip.launcher.prepare.accountant import epsilon
 from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.preparation import work_out
+from sheafgossip.launcher.prepare.privacy import seen_by_one
 from sheafgossip.metrics.store import RunFolderError
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.node.privacy import NotPrivate
@@ -44,6 +45,55 @@ def refusal(tmp_path, text):
     with pytest.raises(UserError) as error:
         prepare(tmp_path / "config.toml")
     return str(error.value)
+
+
+# -- noise that cancels ------------------------------------------------------------------------------------------------
+
+
+def test_noise_of_pairs_changes_every_model_and_not_their_mean(run_in_threads):
+    """In the first round all start alike, so that gradients are what they are without it."""
+    thetas = []
+    for correlated in (0.0, 3.0):
+        keys = f"privacy = {{ clip = 1.0, noise = 0.5, delta = 1e-3, correlated = {correlated} }}"
+        model = 'model = { kind = "mlp", hidden = [5], dtype = "float64" }'
+        folder = run_in_threads(small(STEPS.replace("steps = 2", "steps = 1"), keys, model, rounds=1))
+        thetas.append(folder.thetas(1))
+    assert np.abs(thetas[1] - thetas[0]).max(axis=1).min() > 0.01
+    np.testing.assert_allclose(thetas[1].mean(axis=0), thetas[0].mean(axis=0), atol=1e-13)
+
+
+@pytest.mark.parametrize("correlated", [0.3, 5.0])
+def test_what_another_client_sees_is_a_gaussian_of_the_noise_that_it_does_not_know(correlated):
+    """Held against the mechanism written out: each gradient as a sum of independent normal variables."""
+    edges, b, noise = [(0, 1), (1, 2), (2, 3), (3, 0), (1, 3), (3, 4)], [8, 8, 3, 5, 8], 0.7
+    seen = []
+    for i in range(5):
+        told = []
+        for j in set(range(5)) - {i}:
+            unknown = [pair for pair in edges if j not in pair]
+            A = np.zeros((5, 5 + len(unknown)))
+            A[range(5), range(5)] = noise / np.array(b)
+            for column, (k, m) in enumerate(unknown, 5):
+                A[k, column], A[m, column] = np.array([1, -1]) * correlated / max(b[k], b[m])
+            moved = np.eye(5)[i] / b[i]
+            told.append(moved @ np.linalg.lstsq(A @ A.T, moved, rcond=None)[0])  # squared distance over deviation
+        seen.append(max(told) ** -0.5)
+    np.testing.assert_allclose(seen_by_one(edges, b, noise, correlated), seen, rtol=1e-9)
+    assert seen[4] == pytest.approx(noise)  # its only neighbour knows all of its pairs
+    assert min(seen[:4]) > noise
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "change", "said"),
+    [
+        ("fedavg", "", "needs neighbours that stay the same"),
+        ("d-psgd", CRASH + 'time.clock = "virtual"', "a client that crashes does rounds again"),
+    ],
+)
+def test_noise_of_pairs_is_refused_where_it_would_not_cancel(tmp_path, algorithm, change, said):
+    keys = "privacy = { clip = 1.0, noise = 0.5, delta = 1e-3, correlated = 1.0 }"
+    topology = "" if algorithm == "fedavg" else "ring"
+    assert said in refusal(tmp_path, small(STEPS, keys, MLP, change, topology=topology, algorithm=algorithm))
 
 
 # -- which algorithms --------------------------------------------------------------------------------------------------
