@@ -102,7 +102,7 @@ bench-digits: setup  ## Compare accuracy and bytes on digits over 5 seeds (10 mi
 bench-groups: setup  ## FLT and SFMTL-Graph on clients that come in groups (5 minutes).
 	$(BIN)/python benchmarks/groups.py
 
-bench-privacy: setup  ## Accuracy, bytes and what a curious neighbour learns, 3 seeds; DATA_ROOT=FOLDER with MNIST (40 minutes).
+bench-privacy: setup  ## Accuracy, bytes and what a curious neighbour learns, without and with differential privacy; DATA_ROOT=FOLDER with MNIST (1 hour).
 	$(BIN)/python benchmarks/privacy.py $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
 
 bench-school: setup  ## Tune and compare all ways of talking on School; DATA_ROOT=FOLDER (25 minutes).
