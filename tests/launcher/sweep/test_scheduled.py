@@ -69,9 +69,13 @@ def test_ctrl_c_ends_the_jobs_and_the_runs_that_are_left_were_interrupted(planne
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
-    (presses := threading.Thread(target=interrupt)).start()
-    ended, _ = make(planned, batch=1, most=1)
-    presses.join()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        (presses := threading.Thread(target=interrupt)).start()
+        ended, _ = make(planned, batch=1, most=1)
+        presses.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert [(each.run, each.outcome.status) for each in ended] == [(planned.runs[0], "interrupt")]
 
 
