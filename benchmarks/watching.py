@@ -24,9 +24,13 @@ clients = 8
 rounds = 1_000_000
 topology.kind = "ring"
 algorithm.name = "d-psgd"
-data.samples = 800
 evaluation.every = 10
+{more}
 """
+RUNS = {
+    "a run that trains": 'model = { kind = "mlp", hidden = [256] }\ntraining = { work = "steps", steps = 100 }',
+    "one that does nearly nothing but write records": "data.samples = 800",
+}
 VIEWERS, TURN_S, EVERY_S = 5, 12.0, 1.0
 
 
@@ -67,10 +71,19 @@ def look(address: str, until: float, told: list[tuple[int, float]]) -> None:
 
 def main() -> None:
     arguments = options(__doc__, repeats=5).parse_args()
+    load, rows = os.getloadavg()[0], []
+    for name, more in RUNS.items():
+        rows += [(f"{name}: {what}", *rest) for what, *rest in measure(CONFIG.format(more=more), arguments.repeats)]
+    made_by = f"`python benchmarks/watching.py --repeats {arguments.repeats}`, load {load:.0f} on 2 cores before"
+    write("watching", made_by, table("|measured|aim", rows))
+
+
+def measure(config: str, repeats: int) -> list[tuple[str, str, str]]:
+    """Rows of the table."""
     costs: dict[bool, list[float]] = {False: [], True: []}
     told: list[tuple[int, float]] = []
     with new_folder() as root:
-        words, folder = run_command(root, CONFIG)
+        words, folder = run_command(root, config)
         run = subprocess.Popen(words, stderr=subprocess.DEVNULL)
         watching = subprocess.Popen([*CLI, "watch", str(folder), "--web"], stdout=subprocess.PIPE, text=True)
         try:
@@ -82,7 +95,7 @@ def main() -> None:
                 time.sleep(0.1)
             processes = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
             watched_s, cpu_s = 0.0, 0.0
-            for turn in range(2 * arguments.repeats):
+            for turn in range(2 * repeats):
                 viewed = turn % 2 == 1
                 before, spent, its = committed.rounds[-1], _cpu(processes), _cpu([program])
                 until = time.monotonic() + TURN_S
@@ -99,9 +112,11 @@ def main() -> None:
             for process in (run, watching):
                 process.terminate()
                 process.wait()
+    rate = committed.rounds[-1] / (committed.moments[-1] - committed.moments[0])
     ages = sorted(committed.age(*each) for each in told)
     more = 100 * (statistics.median(costs[True]) / statistics.median(costs[False]) - 1)
-    rows = [
+    return [
+        ("rounds a second", f"{rate:.0f}", ""),
         ("CPU ms of the run for a round, nobody looks", spread(costs[False], ".2f", " to "), ""),
         (f"the same with {VIEWERS} viewers", spread(costs[True], ".2f", " to "), ""),
         ("more, %", f"{more:+.1f}", "1"),
@@ -109,8 +124,6 @@ def main() -> None:
         ("the same, 99 of 100", f"{ages[int(0.99 * len(ages))]:.2f}", "2"),
         ("cores that serving takes meanwhile", f"{cpu_s / watched_s:.2f}", "0.2"),
     ]
-    made_by = f"`python benchmarks/watching.py --repeats {arguments.repeats}`, load {os.getloadavg()[0]:.0f} on 2 cores"
-    write("watching", made_by, table("|measured|aim", rows))
 
 
 def _cpu(processes: list[psutil.Process]) -> float:
