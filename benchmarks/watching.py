@@ -1,7 +1,8 @@
 """What five viewers of ``watch --web`` cost a run, and how old what they see is. Writes benchmarks/results/watching.md.
 
 A run goes on; in turns nobody and five viewers look at it, as the page does, once a second. The run's CPU time is that
-of all its processes. What a viewer is told is as old as the first record that it does not tell of."""
+of all its processes; each turn with viewers is compared with the two beside it, as the machine's speed drifts. What a
+viewer is told is as old as the first record that it does not tell of."""
 
 import json
 import os
@@ -13,6 +14,7 @@ import threading
 import time
 import urllib.request
 from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -31,7 +33,7 @@ RUNS = {
     "a run that trains": 'model = { kind = "mlp", hidden = [256] }\ntraining = { work = "steps", steps = 100 }',
     "one that does nearly nothing but write records": "data.samples = 800",
 }
-VIEWERS, TURN_S, EVERY_S = 5, 12.0, 1.0
+VIEWERS, TURN_S, EVERY_S = 5, 5.0, 1.0
 
 
 class Committed:
@@ -57,9 +59,8 @@ class Committed:
         return max(0.0, asked - self.moments[later]) if later < len(self.rounds) else 0.0
 
 
-def look(address: str, until: float, told: list[tuple[int, float]]) -> None:
-    """What a page asks; ``told`` are rounds of the slowest client, and when they were told."""
-    since = 0
+def look(address: str, since: int, until: float, told: list[tuple[int, float]]) -> int:
+    """What a page asks; ``told`` are rounds of the slowest client, and when they were told. Returns what it knows."""
     while time.monotonic() < until:
         with urllib.request.urlopen(f"{address}news?since={since}") as answer:
             news = json.load(answer)
@@ -67,10 +68,11 @@ def look(address: str, until: float, told: list[tuple[int, float]]) -> None:
             told.append((int(found[1]), time.monotonic()))
         since = news["version"]
         time.sleep(0 if news["more"] else EVERY_S)
+    return since
 
 
 def main() -> None:
-    arguments = options(__doc__, repeats=5).parse_args()
+    arguments = options(__doc__, repeats=30).parse_args()
     load, rows = os.getloadavg()[0], []
     for name, more in RUNS.items():
         rows += [(f"{name}: {what}", *rest) for what, *rest in measure(CONFIG.format(more=more), arguments.repeats)]
@@ -80,7 +82,7 @@ def main() -> None:
 
 def measure(config: str, repeats: int) -> list[tuple[str, str, str]]:
     """Rows of the table."""
-    costs: dict[bool, list[float]] = {False: [], True: []}
+    costs = list[float]()  # CPU ms of a round, turn by turn: without viewers first and last, and with them in between
     told: list[tuple[int, float]] = []
     with new_folder() as root:
         words, folder = run_command(root, config)
@@ -94,19 +96,17 @@ def measure(config: str, repeats: int) -> list[tuple[str, str, str]]:
             while committed.rounds[-1] < 20 and run.poll() is None:
                 time.sleep(0.1)
             processes = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
-            watched_s, cpu_s = 0.0, 0.0
-            for turn in range(2 * repeats):
+            watched_s, cpu_s, known = 0.0, 0.0, [0] * VIEWERS
+            for turn in range(2 * repeats + 1):
                 viewed = turn % 2 == 1
                 before, spent, its = committed.rounds[-1], _cpu(processes), _cpu([program])
                 until = time.monotonic() + TURN_S
-                viewers = [threading.Thread(target=look, args=(address, until, told)) for _ in range(VIEWERS * viewed)]
-                for viewer in viewers:
-                    viewer.start()
-                time.sleep(TURN_S)
-                done = committed.rounds[-1] - before
-                costs[viewed].append(1e3 * (_cpu(processes) - spent) / done)
-                for viewer in viewers:
-                    viewer.join()
+                with ThreadPoolExecutor(VIEWERS) as viewers:
+                    looks = [viewers.submit(look, address, since, until, told) for since in known if viewed]
+                    time.sleep(TURN_S)
+                    done = committed.rounds[-1] - before
+                    costs.append(1e3 * (_cpu(processes) - spent) / done)
+                    known = [look.result() for look in looks] or known
                 watched_s, cpu_s = watched_s + TURN_S * viewed, cpu_s + (_cpu([program]) - its) * viewed
         finally:
             for process in (run, watching):
@@ -114,12 +114,16 @@ def measure(config: str, repeats: int) -> list[tuple[str, str, str]]:
                 process.wait()
     rate = committed.rounds[-1] / (committed.moments[-1] - committed.moments[0])
     ages = sorted(committed.age(*each) for each in told)
-    more = 100 * (statistics.median(costs[True]) / statistics.median(costs[False]) - 1)
+    more = [
+        100 * (viewed / statistics.mean(beside) - 1)
+        for viewed, *beside in zip(costs[1::2], costs[:-2:2], costs[2::2], strict=True)
+    ]
+    error = statistics.stdev(more) / len(more) ** 0.5
     return [
         ("rounds a second", f"{rate:.0f}", ""),
-        ("CPU ms of the run for a round, nobody looks", spread(costs[False], ".2f", " to "), ""),
-        (f"the same with {VIEWERS} viewers", spread(costs[True], ".2f", " to "), ""),
-        ("more, %", f"{more:+.1f}", "1"),
+        ("CPU ms of the run for a round, nobody looks", spread(costs[::2], ".2f", " to "), ""),
+        (f"the same with {VIEWERS} viewers", spread(costs[1::2], ".2f", " to "), ""),
+        ("more, %", f"{statistics.mean(more):+.1f} ± {error:.1f}", "1"),
         ("age of what a viewer is told, s: median", f"{statistics.median(ages):.2f}", ""),
         ("the same, 99 of 100", f"{ages[int(0.99 * len(ages))]:.2f}", "2"),
         ("cores that serving takes meanwhile", f"{cpu_s / watched_s:.2f}", "0.2"),

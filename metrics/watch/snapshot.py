@@ -1,11 +1,13 @@
 """How far a run is: one frozen object of plain numbers, read anew again and again while the run goes on."""
 
+import json
 import math
 import sqlite3
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Literal
 
@@ -18,13 +20,18 @@ from ..summary import labels_of
 State = Literal["starting", "running", "finished", "interrupted", "failed"]
 _PACE_ROUNDS = 20
 _EVENTS = 200
+_AT_ONCE = 2000  # rounds that are asked for, of all clients together
 _DETAIL = "substr(detail, 1, 500)"
 _TELLING = "kind NOT IN ('start', 'finish', 'failure', 'interrupt', 'scenario', 'engine')"
-_ROUND = """SELECT round, wall_s, virtual_s, idle_s, waited_for, test_metric,
-                   (SELECT sum(payload_bytes) FROM traffic WHERE traffic.round = round.round AND src = node)
-            FROM round"""
-_NEXT = f"{_ROUND} WHERE round = ? AND node = ?"
-_BEYOND_A_GAP = f"{_ROUND} WHERE round > ? AND node = ? ORDER BY round LIMIT 1"
+_ROUND = """round, wall_s, virtual_s, idle_s, waited_for, test_metric,
+            (SELECT sum(payload_bytes) FROM traffic WHERE traffic.round = round.round AND src = node)"""
+# The next so many rounds of each of [[node, last round that was read], ...], as far as they are there.
+_NEXT = f"""
+WITH RECURSIVE ahead(rounds) AS (VALUES (1) UNION ALL SELECT rounds + 1 FROM ahead WHERE rounds < ?),
+               process AS MATERIALIZED (SELECT value ->> 0 AS number, value ->> 1 AS last FROM json_each(?))
+SELECT node, {_ROUND} FROM ahead CROSS JOIN process CROSS JOIN round ON round = last + rounds AND node = number
+ORDER BY rounds"""
+_BEYOND_A_GAP = f"SELECT {_ROUND} FROM round WHERE round > ? AND node = ? ORDER BY round LIMIT 1"
 # Of each client's latest sample: seeks in the index, whose entries of one part come in the order of the rows.
 _WAITING = """
 SELECT total(elapsed_s) FILTER (WHERE part = 'waiting'), total(elapsed_s) FROM work WHERE rowid IN
@@ -117,7 +124,7 @@ class Follower:
         self._processes: defaultdict[int, _Process] = defaultdict(_Process)
         self._evaluated: dict[int, tuple[float, int]] = {}  # by round: sum and count
         self._payload = 0
-        self._recent: deque[tuple[float, int]] = deque()
+        self._recent: list[tuple[float, int]] = []  # a heap: clients are not read in the order of their clocks
         self._recent_payload = 0
         self._idle_s: float | None = None
         self._waited_for: Counter[int] = Counter()
@@ -181,34 +188,37 @@ class Follower:
         )
 
     def _read_on(self, records: sqlite3.Connection, nodes: Sequence[int], clients: set[int], seconds: float) -> bool:
-        """Returns whether that was all. Seeks by the key cost the same however far the fastest client is ahead."""
-        deadline = time.thread_time() + seconds
+        """Returns whether that was all. Seeks by the key cost the same however far the fastest client is ahead; there
+        is one query for the next round of all, then one for the next two, four, ..."""
+        deadline, rounds = time.thread_time() + seconds, 1
         came = "SELECT node, count(*) FROM event WHERE kind IN ('restart', 'join') GROUP BY node"
         comebacks = dict(records.execute(came))
         while nodes:
-            further = []
-            for node in nodes:
+            read = {node: self._processes[node].last for node in nodes}
+            for node, *row in records.execute(_NEXT, (rounds, json.dumps([*read.items()]))):
+                if row[0] == self._processes[node].last + 1:
+                    self._take(self._processes[node], row, evaluates=node in clients)
+            for node, last in read.items():
                 process = self._processes[node]
-                row = records.execute(_NEXT, (process.last + 1, node)).fetchone()
-                if row is None and process.gaps < comebacks.get(node, 0):
-                    row = records.execute(_BEYOND_A_GAP, (process.last + 1, node)).fetchone()
-                    process.gaps += row is not None
-                if row is not None:
+                if process.last > last or process.gaps >= comebacks.get(node, 0):
+                    continue
+                if row := records.execute(_BEYOND_A_GAP, (last + 1, node)).fetchone():
+                    process.gaps += 1
                     self._take(process, row, evaluates=node in clients)
-                    further.append(node)
-            nodes = further
+            nodes = [node for node, last in read.items() if self._processes[node].last > last]
+            rounds = max(1, min(2 * rounds, _AT_ONCE // max(1, len(nodes))))
             if time.thread_time() > deadline:
                 break
         return not nodes
 
-    def _take(self, process: _Process, row: tuple, *, evaluates: bool) -> None:
+    def _take(self, process: _Process, row: Sequence, *, evaluates: bool) -> None:
         process.last, wall_s, process.virtual_s, idle_s, waited_for, metric, payload = row
         process.ends.append((process.last, wall_s))
         self._clock_s = max(self._clock_s, wall_s)
         if payload:
             self._payload += payload
             self._recent_payload += payload
-            self._recent.append((wall_s, payload))
+            heappush(self._recent, (wall_s, payload))
         if idle_s is not None:
             self._idle_s = (self._idle_s or 0.0) + idle_s
             if waited_for is not None:
@@ -225,7 +235,7 @@ class Follower:
         paces = [process.pace_s for process in self._processes.values() if process.pace_s is not None]
         window_s = max(10.0, 3 * max(paces, default=0.0))
         while self._recent and self._recent[0][0] <= elapsed_s - window_s:
-            self._recent_payload -= self._recent.popleft()[1]
+            self._recent_payload -= heappop(self._recent)[1]
         return self._recent_payload / min(window_s, elapsed_s) if paces and elapsed_s else None
 
     def _waiting(self, records: sqlite3.Connection) -> tuple[float | None, str | None]:

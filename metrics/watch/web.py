@@ -1,5 +1,6 @@
 """Runs in a browser while they go on: the page of ``report``, of which viewers ask for what has changed. Work is done
-only when somebody asks and a database has changed, once for all who ask, and in a fifth of a core at most."""
+only when somebody asks and a database has changed, once for all who ask, and in a fifth of a core at most, sending
+included."""
 
 import gzip
 import json
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,8 +36,21 @@ _QUICK = ("curves", "spread")  # what is made with the table of results
 _OLD_S = 2.0
 _PATIENCE_S = 0.5  # for what is being made; after that an answer goes without it
 _MOST_AT_ONCE = 8 << 20  # characters of an answer; the rest is asked for next
+_KEPT = 8  # answers; viewers that have just come know another version than the others
 _CONNECTIONS, _LONGEST_S = 32, 60.0
 Stamp = tuple[tuple[int, int, int], ...]
+
+
+@dataclass
+class Answer:
+    """A text as it is sent, to however many who ask for it."""
+
+    kind: str
+    text: bytes
+
+    @cached_property
+    def zipped(self) -> bytes:
+        return gzip.compress(self.text, 4)
 
 
 @dataclass
@@ -55,7 +70,8 @@ class Live:
         self.makings = 0
         self._trouble = ""
         self._asked = self._credited = -9e9
-        self._credit_s = _MOST_CREDIT_S
+        self._credit_s, self._spent_s = _MOST_CREDIT_S, time.process_time()
+        self._answers: dict[int, Answer] = {}  # to who knows that version, until there is something new
         self._forget()
         self._version, self._items = 0, dict[str, tuple[int, str]]()
         self._status = {"state": "waiting", "text": f"waiting for a run in {folder}"}
@@ -70,7 +86,7 @@ class Live:
         self._followers: dict[Path, tuple[int, Follower]] = {}
         self._ended: dict[Path, tuple[Stamp, Snapshot]] = {}
 
-    def news(self, since: int) -> bytes:
+    def news(self, since: int) -> Answer:
         """Returns as JSON how the runs are, and what has changed since that version."""
         with self._lock:
             if time.monotonic() - self._asked >= _EVERY_S:
@@ -78,18 +94,24 @@ class Live:
                 self._look()
         self._idle.wait(_PATIENCE_S)
         with self._lock:
-            items, now, stamps = dict(self._items), time.monotonic(), self._stamps
-            text = "\n".join(filter(None, (self._status["text"], self._trouble)))
-            about: dict[str, Any] = {"state": self._status["state"], "text": text}
-            ages = {
-                chart.name: f"as of {now - made.at:.0f} s ago"
-                for made in self._made.values()
-                for chart in made.charts
-                if made.stamp != stamps and now - made.at > _OLD_S
-            }
-            fresh = self._shown == stamps and not ages
-            if self._shown not in (None, stamps) and now - self._shown_at > _OLD_S:
-                ages[""] = f"as of {now - self._shown_at:.0f} s ago"
+            answer = self._answers.get(since) or Answer("application/json", self._news(since).encode())
+            if len(self._answers) < _KEPT:
+                self._answers[since] = answer
+            return answer
+
+    def _news(self, since: int) -> str:
+        items, now, stamps = dict(self._items), time.monotonic(), self._stamps
+        text = "\n".join(filter(None, (self._status["text"], self._trouble)))
+        about: dict[str, Any] = {"state": self._status["state"], "text": text}
+        ages = {
+            chart.name: f"as of {now - made.at:.0f} s ago"
+            for made in self._made.values()
+            for chart in made.charts
+            if made.stamp != stamps and now - made.at > _OLD_S
+        }
+        fresh = self._shown == stamps and not ages
+        if self._shown not in (None, stamps) and now - self._shown_at > _OLD_S:
+            ages[""] = f"as of {now - self._shown_at:.0f} s ago"
         size, taken, left = 0, list[tuple[str, str]](), sorted(items.items(), key=lambda item: item[1])
         left = [each for each in left if each[1][0] > since]
         for name, (version, text) in left:
@@ -100,13 +122,15 @@ class Live:
         about |= {"version": since, "more": len(taken) < len(left), "fresh": fresh, "ages": ages}
         charts = ", ".join(f"{json.dumps(name)}: {text}" for name, text in taken if name)
         main = "".join(f', "main": {text}' for name, text in taken if not name)
-        return f'{json.dumps(about)[:-1]}, "charts": {{{charts}}}{main}}}'.encode()
+        return f'{json.dumps(about)[:-1]}, "charts": {{{charts}}}{main}}}'
 
     def _look(self) -> None:
         """Tells how the runs are, and has the page made if there is anything new, by a thread that may take longer."""
-        began, now = time.thread_time(), time.monotonic()
+        self._answers.clear()
+        now, spent_s = time.monotonic(), time.process_time()
         self._credit_s = min(_MOST_CREDIT_S, self._credit_s + _SHARE * (now - self._credited))
-        self._credited = now
+        self._credit_s -= spent_s - self._spent_s
+        self._credited, self._spent_s = now, spent_s
         try:
             if (self._folder / DATA).is_file():
                 self._look_at_board()
@@ -126,7 +150,6 @@ class Live:
                 gone = f"{self._folder} is no longer there: the page shows what it last held"
                 self._status["text"] = gone if self._items else f"waiting for a run in {self._folder}"
                 self._forget()
-        self._credit_s -= time.thread_time() - began
 
     def _look_at_board(self) -> None:
         stamps = {self._folder: _stamp(self._folder, DATA)}
@@ -151,7 +174,8 @@ class Live:
         except (RunFolderError, OSError) as error:
             self._trouble = f"cannot be read now: {error}"
         finally:
-            self._credit_s -= time.thread_time()
+            with self._lock:
+                self._answers.clear()
             self._idle.set()
 
     def _how(self, folders: Sequence[Path], stamps: dict[Path, Stamp]) -> dict[str, str]:
@@ -232,7 +256,8 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, folder: Path, port: int = 0):
         self.live, self._token = Live(folder), secrets.token_urlsafe(24)
-        self._page = document("base.html", [], f"waiting for a run in {folder}", live=True).encode()
+        page = document("base.html", [], f"waiting for a run in {folder}", live=True).encode()
+        self._page = Answer("text/html; charset=utf-8", page)
         self._open: dict[socket.socket, float] = {}
         super().__init__(("127.0.0.1", port), _Handler)
 
@@ -240,17 +265,17 @@ class Server(ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/{self._token}/"
 
-    def answer(self, path: str) -> tuple[str, bytes] | None:
-        """Returns the kind and the text of what is at a path; None where nothing is."""
+    def answer(self, path: str) -> Answer | None:
+        """Returns what is at a path; None where nothing is."""
         place, _, query = path.partition("?")
         _, token, name = pieces if len(pieces := place.split("/")) == 3 else ("", "", "")
         if not secrets.compare_digest(token.encode(), self._token.encode()):
             return None
         if not name:
-            return "text/html; charset=utf-8", self._page
+            return self._page
         since = parse_qs(query).get("since", ["0"])[0]
         if name == "news" and since.isascii() and since.isdigit() and len(since) < 16:
-            return "application/json", self.live.news(int(since))
+            return self.live.news(int(since))
         return None
 
     def process_request(self, request, client_address) -> None:
@@ -289,19 +314,19 @@ class _Handler(BaseHTTPRequestHandler):
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         site = self.headers.get("Sec-Fetch-Site", "none")
         if host not in own or origin not in (None, f"http://{host}") or site not in ("none", "same-origin"):
-            self._send(HTTPStatus.FORBIDDEN, "text/plain", b"not for other sites\n")
+            self._send(HTTPStatus.FORBIDDEN, Answer("text/plain", b"not for other sites\n"))
         elif found := self.server.answer(self.path):
-            self._send(HTTPStatus.OK, *found)
+            self._send(HTTPStatus.OK, found)
         else:
-            self._send(HTTPStatus.NOT_FOUND, "text/plain", b"nothing is here\n")
+            self._send(HTTPStatus.NOT_FOUND, Answer("text/plain", b"nothing is here\n"))
 
     do_HEAD = do_GET
 
-    def _send(self, status: HTTPStatus, kind: str, text: bytes) -> None:
-        zipped = len(text) > 1000 and "gzip" in self.headers.get("Accept-Encoding", "")
-        text = gzip.compress(text, 4) if zipped else text
+    def _send(self, status: HTTPStatus, answer: Answer) -> None:
+        zipped = len(answer.text) > 1000 and "gzip" in self.headers.get("Accept-Encoding", "")
+        text = answer.zipped if zipped else answer.text
         self.send_response(status)
-        for name, value in self._headers(kind, len(text), zipped=zipped):
+        for name, value in self._headers(answer.kind, len(text), zipped=zipped):
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

@@ -103,6 +103,7 @@ def test_viewers_share_what_is_made_which_is_only_what_has_changed(run_in_thread
         assert list(zip(curve["round"], curve["metric"], strict=True)) == [
             (number, pytest.approx(mean, rel=1e-5)) for number, mean in rows
         ]
+        assert len({id(answer) for answer in viewers.map(server.live.news, [0] * 15)}) < 15
         time.sleep(1.1)
         assert news(server, first["version"])["charts"] == {}
         assert "main" not in news(server, first["version"])
@@ -171,6 +172,7 @@ def test_a_page_opened_before_the_run_follows_it_until_it_is_killed_gone_and_mad
         page.select_option("#learning-accuracy [name=against]", "wall time, s")
         page.locator("#learning-accuracy details summary").click()
         page.locator("#round").fill("0")
+        until(lambda: shows("#live", r" round \d"))
         (first,) = re.search(r" round (\d+)", page.locator("#live").text_content()).groups()
         table = page.locator("#learning-accuracy details table")
         drawn = table.text_content()

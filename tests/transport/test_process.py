@@ -71,8 +71,9 @@ def test_an_undisturbed_clock_stands_still_while_another_has_the_processor_and_g
         os.sched_setaffinity(0, mine)
         busy.kill()
         busy.wait()
-    assert undisturbed == pytest.approx(0.2, rel=0.1)
     assert elapsed > 0.26
+    # A machine that shares its processors with others takes some of the time, too, and does not tell.
+    assert 0.19 < undisturbed < 0.2 + (elapsed - 0.2) / 3
 
 
 @pytest.mark.parametrize("running", [True, False])
