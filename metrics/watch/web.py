@@ -31,7 +31,8 @@ from .screen import Place, line
 from .snapshot import Follower, Snapshot
 
 _EVERY_S = 1.0
-_SHARE, _MOST_CREDIT_S = 0.2, 1.0  # of a core
+_SHARE, _MOST_CREDIT_S = 0.2, 0.5  # of a core
+_READING, _MOST_READING_S = 0.1, 1.0  # of that for how far runs are, whatever the rest has cost
 _QUICK = ("curves", "spread")  # what is made with the table of results
 _OLD_S = 2.0
 _PATIENCE_S = 0.5  # for what is being made; after that an answer goes without it
@@ -128,7 +129,8 @@ class Live:
         """Tells how the runs are, and has the page made if there is anything new, by a thread that may take longer."""
         self._answers.clear()
         now, spent_s = time.monotonic(), time.process_time()
-        self._credit_s = min(_MOST_CREDIT_S, self._credit_s + _SHARE * (now - self._credited))
+        away_s = now - self._credited
+        self._credit_s = min(_MOST_CREDIT_S, self._credit_s + _SHARE * away_s)
         self._credit_s -= spent_s - self._spent_s
         self._credited, self._spent_s = now, spent_s
         try:
@@ -137,7 +139,8 @@ class Live:
                 return
             folders = runs_in(self._folder)
             stamps = {folder: _stamp(folder) for folder in folders}
-            self._status, self._stamps = self._how(folders, stamps), stamps
+            reading_s = _READING * max(_EVERY_S, away_s)
+            self._status, self._stamps = self._how(folders, stamps, min(_MOST_READING_S, reading_s)), stamps
             going = self._status["state"] == "running"
             if self._idle.is_set() and (self._credit_s > 0 or not going):
                 self._idle.clear()
@@ -178,7 +181,7 @@ class Live:
                 self._answers.clear()
             self._idle.set()
 
-    def _how(self, folders: Sequence[Path], stamps: dict[Path, Stamp]) -> dict[str, str]:
+    def _how(self, folders: Sequence[Path], stamps: dict[Path, Stamp], reading_s: float) -> dict[str, str]:
         """Returns whether any run goes on, and a line for each that does, or for all."""
         lines, going, texts = list[str](), False, list[str]()
         for number, folder in enumerate(folders, 1):
@@ -188,7 +191,7 @@ class Live:
                 inode = stamps[folder][0][0]
                 if folder not in self._followers or self._followers[folder][0] != inode:
                     self._followers[folder] = inode, Follower(folder)
-                snapshot = self._followers[folder][1].look(seconds=0.1)
+                snapshot = self._followers[folder][1].look(seconds=reading_s)
             text = line(snapshot, Place(number, len(folders)))
             text += f" ({snapshot.cause})" if snapshot.cause else ""
             if snapshot.has_ended:
