@@ -27,7 +27,7 @@ demo: setup  ## Run twenty client processes and compare seven methods.
 	$(BIN)/sheafgossip demo
 
 test: setup  ## Run all tests.
-	$(BIN)/python -m pytest -n 4 --dist loadfile
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 chaos: setup  ## Hold random runs full of faults and kills against their plans; SEEDS=0-499, METHODS=ifca,dfca, SHRINK=SEED (5 s a seed).
 	PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SHRINK),--shrink $(SHRINK),--seeds $(or $(SEEDS),0-49)) \

@@ -58,8 +58,8 @@ def test_with_a_server_the_distance_to_its_free_model_is_minimised(solved, tasks
     """(15) and, where clients see some features each, (16): the server's theta_0 sees them through selections."""
     lam, d = 0.6, FEATURES + 1
     held = [f"data.features_held={features / FEATURES}"] if features < FEATURES else []
-    folder = solved(f"{algorithm}, lam = {lam}, server = true", "rounds=3000", *held)
-    found, shards = folder.theta(3000), folder.shards()
+    folder = solved(f"{algorithm}, lam = {lam}, server = true", "rounds=900", "training.alpha=0.2", *held)
+    found, shards = folder.theta(900), folder.shards()
     sizes = [theta.size for theta in found.values()]
     assert sizes == [features + 1] * CLIENTS + [d]  # with the intercept; the server has all
     # One system for all theta_i and the server's, theta_0: lam sum_i ||theta_i - S_i theta_0||^2 / 2 + losses
