@@ -265,17 +265,17 @@ def test_a_loss_of_the_users_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "losses.py").write_text(LOSS)
     config = {"clients": 3, "rounds": 4, "data.samples": 120, "algorithm.name": "d-psgd", "model.dtype": "float64"}
-    usual = sg.run(config, out="usual", quiet=True).models
-    same = sg.run(config, {"training.loss.use": "losses.py:plain"}, out="same", quiet=True).models
+    usual = sg.run(config, out="usual", quiet=True, engine="threads").models
+    same = sg.run(config, {"training.loss.use": "losses.py:plain"}, out="same", quiet=True, engine="threads").models
     np.testing.assert_allclose(same[1], usual[1], rtol=1e-10)
     focal = {"training.loss": {"use": "losses.py:focal", "options": {"gamma": 1.0}}}
-    whole = sg.run(config, focal, out="whole", quiet=True)
+    whole = sg.run(config, focal, out="whole", quiet=True, engine="threads")
     assert not np.allclose(whole.models[1], usual[1], rtol=1e-3)
-    sg.run(config, focal | {"rounds": 2}, out="part", quiet=True)
-    assert states(sg.resume("part", 4, own_code=True, quiet=True))[4] == states(whole)[4]
+    sg.run(config, focal | {"rounds": 2}, out="part", quiet=True, engine="threads")
+    assert states(sg.resume("part", 4, own_code=True, quiet=True, engine="threads"))[4] == states(whole)[4]
     for name, told in (("mean", r"makes shape \(\) of 4 samples; it has to be \(4,\)"), ("nix", "has no nix")):
         with pytest.raises(sg.Error, match=f"training.loss.use = '.*losses.py:{name}': {told}"):
-            sg.run(config, {"training.loss.use": f"losses.py:{name}"}, out="wrong", quiet=True)
+            sg.run(config, {"training.loss.use": f"losses.py:{name}"}, out="wrong", quiet=True, engine="threads")
 
 
 OPTIMIZER = """
@@ -309,9 +309,9 @@ def test_an_optimizer_of_the_users_own(tmp_path, monkeypatch, changes):
     assert states(sg.run(config, out="threads", quiet=True, engine="threads")) == states(whole)
     if not changes:  # a plan is made for all rounds
         part = config | {"training.schedule": "constant"}
-        whole = sg.run(part, out="constant", quiet=True)
-        sg.run(part, {"rounds": 4}, out="part", quiet=True)
-        assert states(sg.resume("part", 6, own_code=True, quiet=True))[6] == states(whole)[6]
+        whole = sg.run(part, out="constant", quiet=True, engine="threads")
+        sg.run(part, {"rounds": 4}, out="part", quiet=True, engine="threads")
+        assert states(sg.resume("part", 6, own_code=True, quiet=True, engine="threads"))[6] == states(whole)[6]
 
 
 METRICS = """
@@ -340,7 +340,7 @@ def test_metrics_of_the_users_own(tmp_path, monkeypatch):
         {"use": "metrics.py:correct"},
         {"use": "metrics.py:confidence", "name": "squared confidence", "better": "lower", "options": {"power": 2.0}},
     ]
-    run = sg.run(config, {"evaluation.metrics": wanted}, out="run", quiet=True)
+    run = sg.run(config, {"evaluation.metrics": wanted}, out="run", quiet=True, engine="threads")
     values = run.metrics.pivot(index=["node", "round"], columns="name", values="value")
     assert len(values) == 3 * 3  # rounds 0, 2 and 4
     accuracy = run.rounds.set_index(["node", "round"]).test_metric.dropna()
@@ -352,9 +352,9 @@ def test_metrics_of_the_users_own(tmp_path, monkeypatch):
     assert [each.higher_is_better for each in found.values()] == [True, False]
     assert {"learning-correct", "learning-squared-confidence"} <= set(re.findall(r'<figure id="([^"]+)"', page(run)))
     with pytest.raises(sg.Error, match="metrics: two are called correct; give one another name"):
-        sg.run(config, {"evaluation.metrics": [wanted[0], wanted[0]]}, quiet=True)
+        sg.run(config, {"evaluation.metrics": [wanted[0], wanted[0]]}, quiet=True, engine="threads")
     with pytest.raises(sg.Error, match=r"metrics.py:f1': has no f1; it defines confidence, correct"):
-        sg.run(config, {"evaluation.metrics": [{"use": "metrics.py:f1"}]}, quiet=True)
+        sg.run(config, {"evaluation.metrics": [{"use": "metrics.py:f1"}]}, quiet=True, engine="threads")
 
 
 def page(run: sg.Run) -> str:
