@@ -1,12 +1,14 @@
 """A small run folder with everything in it, and the same as others might hand it on."""
 
 import contextlib
+import functools
 import io
 import sqlite3
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import made
 from sheafgossip.launcher import cli
@@ -64,6 +66,9 @@ def change(database: Path):
     connection.close()
 
 
+_get_command = functools.cache(typer.main.get_command)  # as a process does, which is asked once
+
+
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -75,6 +80,7 @@ def sheafgossip(*words: object, terminal: bool = False) -> tuple[int, str, str]:
     out, err, code = io.StringIO(), _Terminal() if terminal else io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.setattr(sys, "argv", ["sheafgossip", *map(str, words)])
+        patch.setattr(typer.main, "get_command", _get_command)
         try:
             cli.main()
         except SystemExit as exit:

@@ -33,6 +33,15 @@ def folder(tmp_path_factory):
     return folder
 
 
+def files(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_size if path.is_file() else -1 for path in folder.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def written(folder):
+    return files(folder)
+
+
 class NoProcesses(Engine):
     """All that is asked of an engine before a run starts."""
 
@@ -63,16 +72,12 @@ def no_processes(monkeypatch, tmp_path, folder):
 
 @pytest.mark.usefixtures("no_processes")
 @pytest.mark.parametrize(("line", "said"), list(bad_inputs.cases()), ids=lambda text: text)
-def test_a_bad_input_is_one_line_and_2_and_leaves_nothing_behind(folder, line, said):
-    def files() -> dict[Path, int]:
-        return {path: path.stat().st_size if path.is_file() else -1 for path in folder.rglob("*")}
-
-    before = files()
+def test_a_bad_input_is_one_line_and_2_and_leaves_nothing_behind(folder, written, line, said):
     code, out, err = sheafgossip(*shlex.split(line))
     assert (code, out) == (2, "")
     assert err.replace(str(folder), "@").startswith(f"error: {said}")
     assert err.count("\n") == 1
-    assert files() == before
+    assert files(folder) == written
 
 
 # -- odd contents of files, which the list cannot hold -----------------------------------------------------------------
