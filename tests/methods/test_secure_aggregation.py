@@ -17,8 +17,10 @@ from sheafgossip.launcher.leak.meter import measure
 from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.preparation import work_out
 from sheafgossip.launcher.studies.forecast import payload_of
+from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.topology.errors import UserError
 
+from . import normalized
 from .plain import CLIENTS, CONFIG, ROUNDS, SERVER
 
 SECURE = "algorithm.secure=true"
@@ -55,8 +57,9 @@ def method(name, **settings):
         (method("fedavg-c", share="head"), MLP),
         (method("fedper"), MLP),
         (method("fedrep", head_passes=1), MLP),
+        (method("fedbn"), (f"model.use={normalized.__file__}:make",)),
     ],
-    ids=lambda each: "-".join(value.split("=")[1].strip('"') for value in each[:2]) or "linear",
+    ids=lambda each: "-".join(value.split("=")[1].rpartition("/")[2].strip("\"") for value in each[:2]) or "linear",
 )
 def test_the_mean_is_the_plain_one_to_its_rounding(run, settings, model):
     """After one round. Each client rounds to half a unit of clients * range / 2^k."""
@@ -201,6 +204,14 @@ def test_the_wire_bytes_are_those_of_four_messages(run):
         on_the_wire += wire.frame(header) + wire.frame(size)
     found = [row for (src, *_, round), row in folder.payload().items() if src < SERVER and round == 1]
     assert set(found) == {(4, payload, message, on_the_wire)}
+
+
+def test_bytes_over_tcp_are_those_of_the_kernel(run_in_processes):
+    overrides = ("rounds=3", "transport.protocol=tcp", "measuring.kernel=true")
+    folder = run_in_processes(CONFIG, *method("fedavg", secure=True, fraction=0.5), *overrides)
+    comparison = compare_with_kernel(folder.path)
+    assert comparison.connections == CLIENTS
+    assert comparison.differing == comparison.loose_ends == ()
 
 
 # -- what does not fit -------------------------------------------------------------------------------------------------
