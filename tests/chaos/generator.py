@@ -196,6 +196,12 @@ def _case(choose: Choices) -> Case:
         config["time"]["deaths"] = "continue"
     constants = {name: choose(*values) for name, values in CONSTANTS.items() if choose.one_in(2)}
     config["links"] |= _shared_links(choose, clients, numbers * 8 / config["compute"]["step_s"])
+    if choose.one_in(4):
+        config["attack"] = _attack(choose, clients, rounds, others_go_on="deadline_s" in config["time"])
+    if clock == "virtual" and not traits.reads_samples and choose.one_in(4):
+        config["privacy"] = {"clip": choose(1.0, 0.1), "noise": choose(0.5, 2.0)}
+        calm = alone and not config["faults"] and not config["chaos"]
+        config["privacy"] |= {"correlated": 0.5} if calm and choose.one_in(2) else {}
     return Case({key: value for key, value in config.items() if value not in ({}, [])}, constants, killed, moments)
 
 
@@ -213,6 +219,14 @@ def _model(choose: Choices, kind: str, *, on_maps: bool) -> tuple[Tree, Tree, in
         model |= {"kind": "mlp", "hidden": [width]}
         numbers = width * (dimensions + 1) + classes * (width + 1)
     return model, {"samples": 12, "groups": 1, "dimensions": dimensions, "classes": classes}, numbers
+
+
+def _attack(choose: Choices, clients: int, rounds: int, *, others_go_on: bool) -> Tree:
+    """Of those that every method may meet; they make no honest model grow without end."""
+    kinds = [{"kind": kind} for kind in ("replay", "zeros", "label-flip", *("silence",) * others_go_on)]
+    kinds += [{"kind": kind, "strength": 0.5} for kind in ("sign-flip", "noise", "equivocation")]
+    who = choose({"clients": [choose.between(0, clients - 1)]}, {"fraction": 0.3})
+    return choose(*kinds) | who | {"from_round": choose(1, choose.between(1, rounds))}
 
 
 def _shared_links(choose: Choices, clients: int, per_step: float) -> Tree:

@@ -59,7 +59,7 @@ def method(name, **settings):
         (method("fedrep", head_passes=1), MLP),
         (method("fedbn"), (f"model.use={normalized.__file__}:make",)),
     ],
-    ids=lambda each: "-".join(value.split("=")[1].rpartition("/")[2].strip("\"") for value in each[:2]) or "linear",
+    ids=lambda each: "-".join(value.split("=")[1].rpartition("/")[2].strip('"') for value in each[:2]) or "linear",
 )
 def test_the_mean_is_the_plain_one_to_its_rounding(run, settings, model):
     """After one round. Each client rounds to half a unit of clients * range / 2^k."""
