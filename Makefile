@@ -172,7 +172,7 @@ bench-table4: setup  ## Tune and run table 4 of Sheaf-FMTL's paper on MNIST, 5 s
 bench-tune: setup  ## Hold tuned weights of three methods against a grid ten times as large (5 minutes).
 	$(BIN)/python benchmarks/tuning.py
 
-bench-watching: setup  ## Measure what five viewers of watch --web cost a run, and how old what they see is (6 minutes).
+bench-watching: setup  ## Measure what five viewers of watch --web cost a run, and how old what they see is (11 minutes).
 	$(BIN)/python benchmarks/watching.py
 
 bench-twin: setup  ## Hold planned seconds against measured ones, over links that the kernel shapes (root; 6 minutes).
