@@ -53,6 +53,7 @@ Number = int | None
 _FINISHED, _FAILED, _INTERRUPTED = 0, 1, 130
 _EXIT_CODES = {"finish": _FINISHED, "failure": _FAILED, "interrupt": _INTERRUPTED}
 _CAUSES_SHOWN = 3
+_NAMES_SHOWN = 3
 _LOOK_EVERY_S = 0.5
 _CATCH_UP_S = 0.2
 _ASK_EVERY_S = 2.0
@@ -158,19 +159,21 @@ def _show(folders: list[Path], ended: Sequence[Finished], root: Path) -> int:
 
 
 def tell(ended: Iterable[tuple[Path, Outcome, str]]) -> int:
-    """Tells warnings and causes of failure on standard error. Returns the exit code of the worst outcome, 0 of none."""
-    code = _FINISHED
+    """Tells warnings and causes of failure on standard error, once where several runs have the same. Returns the exit
+    code of the worst outcome, 0 of none."""
+    code, told = _FINISHED, dict[tuple[str, str], list[str]]()  # {(what comes before the names, and after): names}
     for folder, outcome, name in ended:
         code = max(code, _EXIT_CODES[outcome.status])
-        prefix = f"{name}: " if name else ""
-        lines = [f"{prefix}{line}" for line in remarks_on(folder)]
-        lines += [f"error: {prefix}{cause}" for cause in outcome.causes[:_CAUSES_SHOWN]]
-        if (more := len(outcome.causes) - _CAUSES_SHOWN) > 0:
-            lines.append(f"error: {prefix}and {more} more; see table event of run.sqlite")
-        if outcome.status == "interrupt":
-            lines.append(f"{prefix}interrupted: the records so far are kept")
-        for line in lines:
-            say(line, err=True)
+        causes, more = outcome.causes[:_CAUSES_SHOWN], len(outcome.causes) - _CAUSES_SHOWN
+        causes += (f"and {more} more; see table event of run.sqlite",) * (more > 0)
+        lines = [("", line) for line in remarks_on(folder)] + [("error: ", cause) for cause in causes]
+        lines += [("", "interrupted: the records so far are kept")] * (outcome.status == "interrupt")
+        for line in dict.fromkeys(lines):
+            told.setdefault(line, []).append(name)
+    for (before, text), names in told.items():
+        others = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        whose = ", ".join(filter(None, names[:_NAMES_SHOWN])) + others
+        say(f"{before}{whose}{': ' if whose else ''}{text}", err=True)
     return code
 
 

@@ -13,6 +13,7 @@ from foreign import sheafgossip
 from made import done, event, node, write
 from sheafgossip.launcher.commands import runs
 from sheafgossip.launcher.config.files import load
+from sheafgossip.launcher.run.journal import Outcome
 from sheafgossip.metrics.records import LAUNCHER, TrafficRecord
 
 SCENARIO = "clients = 6\nrounds = 5\ntopology.kind = 'ring'\ntime.clock = 'virtual'\ncompute.step_s = 0.5\n"
@@ -191,3 +192,20 @@ def test_verify_says_so_where_the_kernel_counts_nothing(monkeypatch):
     monkeypatch.setattr("sheafgossip.launcher.commands.verify.counts_bytes", lambda: False)
     said = "error: verify: the kernel of this system does not count the bytes of TCP connections; use Linux\n"
     assert sheafgossip("verify") == (2, "", said)
+
+
+def test_what_several_runs_have_to_tell_is_told_once_with_their_names(tmp_path, capsys):
+    ended = []
+    for number in range(5):
+        (folder := tmp_path / f"{number}").mkdir()
+        write(folder, node(1), event(1, "crash"), *[event(1, "restart")] * (number == 4))
+        failed = Outcome("failure", ("client 1 died",)) if number < 2 else Outcome("finish")
+        ended.append((folder, failed, f"run {number}"))
+    assert runs.tell(ended) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "run 0, run 1, run 2 and 1 more: scenario: 1 crash",
+        "error: run 0, run 1: client 1 died",
+        "run 4: scenario: 1 crash, 1 restart",
+    ]
+    assert runs.tell([(*ended[0][:2], "")]) == 1
+    assert capsys.readouterr().err == "scenario: 1 crash\nerror: client 1 died\n"
