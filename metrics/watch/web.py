@@ -1,6 +1,5 @@
 """Runs in a browser while they go on: the page of ``report``, of which viewers ask for what has changed. Work is done
-only when somebody asks and a database has changed, once for all who ask, and in a fifth of a core at most, sending
-included."""
+only when somebody asks and a database has changed, once for all who ask, and in about a fifth of a core over time."""
 
 import gzip
 import json
@@ -32,7 +31,7 @@ from .snapshot import Follower, Snapshot
 
 _EVERY_S = 1.0
 _SHARE, _MOST_CREDIT_S = 0.2, 0.5  # of a core
-_READING, _MOST_READING_S = 0.1, 1.0  # of that for how far runs are, whatever the rest has cost
+_READING, _MOST_READING_S = 0.1, 1.0  # of a core, for how far runs are, whatever the rest has cost
 _QUICK = ("curves", "spread")  # what is made with the table of results
 _OLD_S = 2.0
 _PATIENCE_S = 0.5  # for what is being made; after that an answer goes without it
@@ -139,8 +138,9 @@ class Live:
                 return
             folders = runs_in(self._folder)
             stamps = {folder: _stamp(folder) for folder in folders}
-            reading_s = _READING * max(_EVERY_S, away_s)
-            self._status, self._stamps = self._how(folders, stamps, min(_MOST_READING_S, reading_s)), stamps
+            going = self._status["state"] == "running"
+            reading_s = min(_MOST_READING_S, _READING * max(_EVERY_S, away_s)) if going else _MOST_READING_S
+            self._status, self._stamps = self._how(folders, stamps, reading_s), stamps
             going = self._status["state"] == "running"
             if self._idle.is_set() and (self._credit_s > 0 or not going):
                 self._idle.clear()
@@ -183,19 +183,19 @@ class Live:
 
     def _how(self, folders: Sequence[Path], stamps: dict[Path, Stamp], reading_s: float) -> dict[str, str]:
         """Returns whether any run goes on, and a line for each that does, or for all."""
-        lines, going, texts = list[str](), False, list[str]()
+        lines, going, texts, end = list[str](), False, list[str](), time.thread_time() + reading_s
         for number, folder in enumerate(folders, 1):
-            if folder in self._ended and self._ended[folder][0] == stamps[folder]:
-                snapshot = self._ended[folder][1]
-            else:
+            stamp, snapshot = self._ended.get(folder, (None, None))
+            if not snapshot or stamp != stamps[folder] or (snapshot.behind and time.thread_time() < end):
                 inode = stamps[folder][0][0]
                 if folder not in self._followers or self._followers[folder][0] != inode:
                     self._followers[folder] = inode, Follower(folder)
-                snapshot = self._followers[folder][1].look(seconds=reading_s)
+                snapshot = self._followers[folder][1].look(seconds=end - time.thread_time())
             text = line(snapshot, Place(number, len(folders)))
             text += f" ({snapshot.cause})" if snapshot.cause else ""
             if snapshot.has_ended:
                 self._ended[folder] = stamps[folder], snapshot
+                text += "; its records are still being read" if snapshot.behind else ""
             elif any(lock.is_held(each) for each in (folder, folder.parent)):
                 going = True
                 texts.append(text)

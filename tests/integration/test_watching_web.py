@@ -17,6 +17,7 @@ import pytest
 
 from runs import RunFolder, small, until
 from sheafgossip.metrics.board import Board, Entry
+from sheafgossip.metrics.watch import web
 from sheafgossip.metrics.watch.web import Server
 
 SHORT = small('training = {work = "full", alpha = 0.5}', rounds=5, samples=400)
@@ -103,7 +104,8 @@ def test_viewers_share_what_is_made_which_is_only_what_has_changed(run_in_thread
         assert list(zip(curve["round"], curve["metric"], strict=True)) == [
             (number, pytest.approx(mean, rel=1e-5)) for number, mean in rows
         ]
-        assert len({id(answer) for answer in viewers.map(server.live.news, [0] * 15)}) < 15
+        answers = list(viewers.map(server.live.news, [0] * 15))
+        assert len(set(map(id, answers))) < len(answers)
         time.sleep(1.1)
         assert news(server, first["version"])["charts"] == {}
         assert "main" not in news(server, first["version"])
@@ -115,6 +117,22 @@ def test_viewers_share_what_is_made_which_is_only_what_has_changed(run_in_thread
         changed = news(server, first["version"])["charts"].keys()
         assert "learning-accuracy" in changed
         assert "bytes" not in changed
+
+
+def test_a_run_that_has_ended_is_read_to_its_end_a_little_at_each_look(run_in_threads, monkeypatch):
+    run = run_in_threads(SHORT)
+    monkeypatch.setattr(web, "_MOST_READING_S", 1e-4)
+    monkeypatch.setattr(web, "_EVERY_S", 0.0)
+    live, texts = web.Live(run.path), list[str]()
+
+    def is_read() -> bool:
+        texts.append(json.loads(live.news(0).text)["text"])
+        return "records are still being read" not in texts[-1]
+
+    until(is_read)
+    assert len(texts) > 1
+    mean = run.rows("SELECT avg(test_metric) FROM round WHERE node >= 0 AND round = 5")[0][0]
+    assert f"accuracy {100 * mean:.1f} %" in texts[-1]
 
 
 def test_a_board_grows_entry_by_entry(tmp_path):
