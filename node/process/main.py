@@ -314,7 +314,10 @@ class _ClientProcess:
         theta = self.client.theta
         norm = math.sqrt(theta @ theta)
         if not math.isfinite(norm):
-            cause = self.client.report.cause_of_divergence
+            cause, attackers = self.client.report.cause_of_divergence, self.assignment.run.attackers
+            if attackers and not self.assignment.attacks:
+                who = f"client {attackers[0]}{f' and {len(attackers) - 1} more' * (len(attackers) > 1)}"
+                cause = f"{who} attack: algorithm.mixing or algorithm.guard may help; or {cause}"
             raise Failure(f"theta of client {self.assignment.node} is not finite after round {round}: {cause}")
         return norm
 

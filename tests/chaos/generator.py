@@ -196,12 +196,14 @@ def _case(choose: Choices) -> Case:
         config["time"]["deaths"] = "continue"
     constants = {name: choose(*values) for name, values in CONSTANTS.items() if choose.one_in(2)}
     config["links"] |= _shared_links(choose, clients, numbers * 8 / config["compute"]["step_s"])
+    attack = _attack(choose, clients, rounds, others_go_on="deadline_s" in config["time"])
     if choose.one_in(4):
-        config["attack"] = _attack(choose, clients, rounds, others_go_on="deadline_s" in config["time"])
-    if clock == "virtual" and not traits.reads_samples and choose.one_in(4):
+        config["attack"] = attack
+    if clock == "virtual" and not traits.reads_samples and kind != "fedbn" and choose.one_in(4):
         config["privacy"] = {"clip": choose(1.0, 0.1), "noise": choose(0.5, 2.0)}
-        calm = alone and not config["faults"] and not config["chaos"]
-        config["privacy"] |= {"correlated": 0.5} if calm and choose.one_in(2) else {}
+        calm = killed != "clients" and not {"faults", "chaos"} & {key for key, value in config.items() if value}
+        if alone and calm and "redraw_every" not in config["topology"]:
+            config["privacy"] |= choose({}, {"correlated": 0.5})
     return Case({key: value for key, value in config.items() if value not in ({}, [])}, constants, killed, moments)
 
 

@@ -14,6 +14,8 @@ MAPS = 'algorithm = {name = "sheaf-fmtl", gamma = 0.1, start_scale = 1e6, eta = 
 FAST = 'algorithm.name = "fedavg"\ntraining.alpha = 1e38\nmodel = {kind = "mlp", hidden = [8]}\ntransport.codec = '
 PULLED = 'algorithm = {name = "dfedu", lam = 1e6}\nmodel = {kind = "mlp", hidden = [8]}'
 
+LYING = 'algorithm.name = "d-psgd"\nattack = {kind = "inflate", clients = [1, 2], strength = 1e9}'
+
 
 @pytest.fixture
 def ended(tmp_path):
@@ -44,6 +46,7 @@ def test_a_run_whose_loss_grows_ends_with_0_and_is_told_to_have_diverged(ended, 
         (FAST + '"bfloat16"', r"theta of client \d is not finite after round \d+: .*lower training.alpha"),
         (FAST + '"int8"', r"theta of client \d is not finite after round \d+: .*lower training.alpha"),
         (PULLED, r"is not finite after round .*algorithm.lam"),
+        (LYING, r"client 0 is not finite .*: client 1 and 1 more attack: algorithm.mixing or .* may help; or"),
     ],
 )  # fmt: skip
 def test_a_number_that_does_not_fit_ends_the_run_with_a_line_that_says_so(ended, text, said):
