@@ -3,6 +3,7 @@ however that ends, and counts for all processes of a machine, in whichever conta
 
 import fcntl
 import os
+import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,18 @@ def release(folder: Path, descriptor: int) -> None:
     with suppress(OSError):
         (folder / NAME).unlink()
     os.close(descriptor)
+
+
+def remove(folder: Path) -> None:
+    """Removes a folder and what is in it, as far as it can, and the lock last: where whoever does so is killed, others
+    still tell that nobody holds it."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != NAME:
+                path.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_held(folder: Path) -> bool:

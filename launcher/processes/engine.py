@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import os
-import shutil
 import socket
 import stat
 import subprocess
@@ -124,7 +123,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         yield from ()
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.sockets, ignore_errors=True)  # where a fork server has not
+        lock.remove(self.sockets)  # where a fork server has not
         os.close(self._lock)
 
 
@@ -267,7 +266,7 @@ def private_folder() -> tuple[Path, int]:
             ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
             if ours and stat.S_IMODE(found.st_mode) == 0o700 and (folder / lock.NAME).exists():
                 os.close(lock.acquire(folder, 0.0))
-                shutil.rmtree(folder, ignore_errors=True)
+                lock.remove(folder)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         try:

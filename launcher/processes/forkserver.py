@@ -13,7 +13,6 @@ import gc
 import importlib
 import os
 import selectors
-import shutil
 import signal
 import socket
 import sys
@@ -23,6 +22,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+from ...metrics import lock
 from ...node.assignment import Assignment, name_of
 from ...transport import control
 from ...transport.control import Control, ControlClosed, Exited, Failed, Fork, FromClient, Kill, Tell
@@ -192,7 +192,7 @@ def _become_client(assignment: Assignment, line: socket.socket, server: int) -> 
 def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None:
     def end(*_: object) -> None:
         """Nobody has been forked yet."""
-        shutil.rmtree(folder, ignore_errors=True)
+        lock.remove(folder)
         os._exit(0)
 
     this_is("fork server")
@@ -219,4 +219,4 @@ if __name__ == "__main__":
     try:
         main(int(sys.argv[1]), int(sys.argv[2]), folder, sys.argv[4:])
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        lock.remove(folder)

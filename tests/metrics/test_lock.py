@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -57,3 +58,29 @@ def test_those_who_ask_never_keep_anyone_from_it_and_one_has_it_at_a_time(tmp_pa
             assert list(threads.map(work, range(200))) == [1] * 200
         finally:
             over.set()
+
+
+def test_who_is_killed_while_removing_a_folder_leaves_its_lock_to_the_next(tmp_path, monkeypatch):
+    """Whatever is removed last."""
+    for count in range(7):
+        (folder := tmp_path / f"{count}").mkdir()
+        os.close(lock.acquire(folder, 0))
+        for name in "ab":
+            (folder / name).mkdir()
+            (folder / name / "socket").touch()
+        (folder / "socket").touch()
+        left = iter(range(count))
+
+        def killed(*arguments, remove, left=left, **options):
+            if next(left, None) is None:
+                raise KeyboardInterrupt  # which nothing on the way catches
+            remove(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            for name in ("unlink", "rmdir"):
+                patch.setattr(os, name, partial(killed, remove=getattr(os, name)))
+            with pytest.raises(KeyboardInterrupt):
+                lock.remove(folder)
+        assert (folder / lock.NAME).exists() or not any(folder.iterdir())
+        lock.remove(folder)
+        assert not folder.exists()
