@@ -56,12 +56,14 @@ def main() -> None:
     parser = options(__doc__, seeds=5, out="bench-table4")
     parser.add_argument("--data-root", type=Path, required=True, help="folder with the files of MNIST")
     parser.add_argument("--steps", type=int, default=1, help="mini-batch gradients a round")
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--tuning-rounds", type=int, default=100)
     parser.add_argument("--trials", type=int, default=8)
     given = parser.parse_args()
     root, out = given.data_root.resolve(), given.out / f"{given.steps}"
-    changed = [f"data.root={root}", f"training.steps={given.steps}", f"rounds={given.rounds}", "evaluation.every=0"]
+    work = [f"training.steps={given.steps}", f"training.batch_size={given.batch_size}", f"rounds={given.rounds}"]
+    changed = [f"data.root={root}", *work, "evaluation.every=0"]
     configs = load(PAPER / "table4.toml", changed)
     values = {
         each.label: tuned(each, given.tuning_rounds, given.trials, out / f"tune-{slug(each.label)}") for each in configs
@@ -95,8 +97,8 @@ def main() -> None:
         )
     header = "method|tuned|accuracy %, mean ± s.e. over seeds|against Local|worst 10%|payload MB|TFLOP|clients' PSS MB"
     text = table(f"{header}|published: accuracy %|MB", rows)
-    command = f"python benchmarks/table4.py --data-root FOLDER --steps {given.steps} --rounds {given.rounds}"
-    more = f" --seeds {given.seeds} --trials {given.trials} --tuning-rounds {given.tuning_rounds}"
+    command = f"python benchmarks/table4.py --data-root FOLDER --steps {given.steps} --batch-size {given.batch_size}"
+    more = f" --rounds {given.rounds} --seeds {given.seeds} --trials {given.trials} --tuning-rounds {given.tuning_rounds}"
     write(f"table4-{given.steps}" if given.steps > 1 else "table4", f"`{command}{more}`", text)
 
 

@@ -101,8 +101,12 @@ class Client:
         than a slice are numbers of places. Raises ArchitectureError where a module of the user's has no head."""
         return {block: self.model.places_of(block) for block in get_args(Block)}
 
-    def enter(self, round: int) -> None:
+    def enter(self, round: int, met: Collection[int] | None = None) -> None:
+        """``met``: whom it talks to in this round, where clients meet by time."""
         self.alpha = self._assignment.training.alpha_in(round, self.rounds)
+        if met is not None:
+            found = {peer.node: peer for peer in self._assignment.neighbours if peer.node in met}
+            self.neighbours = self.successors = self.predecessors = found
         period = self._assignment.period(round)
         if period is None or period is self._period:
             return
@@ -114,11 +118,6 @@ class Client:
         }
         self.successors = {j: self.neighbours[j] for j in period.successors}
         self.predecessors = {j: self.neighbours[j] for j in weights}
-
-    def meet(self, nodes: Collection[int]) -> None:
-        """Whom it talks to in this round, where clients meet by time."""
-        met = {peer.node: peer for peer in self._assignment.neighbours if peer.node in nodes}
-        self.neighbours = self.successors = self.predecessors = met
 
     def steps_of(self, client: int) -> int:
         """Returns the local steps that a neighbour takes in a round."""
@@ -190,8 +189,13 @@ class Client:
 
     def class_features(self) -> np.ndarray:
         """Returns the means (classes, features) of what the last layer sees of the training samples of each class."""
+        return self.class_moments(self.theta)[0].astype(self.theta.dtype)
+
+    def class_moments(self, theta: np.ndarray) -> tuple[np.ndarray, float]:
+        """Returns what ``class_features`` does, in a model theta (d,) and in double precision, and the sum of the
+        squared distances of samples from the mean of their class; as ``loss_of``."""
         with self._stopwatch.during("gradient"):
-            return self._learner.class_features()
+            return self._learner.class_moments(theta)
 
     def class_counts(self) -> np.ndarray:
         """Returns how many training samples it has of each class, (classes,)."""

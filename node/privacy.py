@@ -1,7 +1,7 @@
 """A client under [privacy]: of its samples, its algorithm gets noised gradients alone."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -73,6 +73,7 @@ class PrivateClient(Client):
     hold_out = _withheld("hold_out")
     held_out = property(_withheld("held_out"))
     class_features = _withheld("class_features")
+    class_moments = _withheld("class_moments")
     class_counts = _withheld("class_counts")
     inputs = _withheld("inputs")
 
@@ -82,8 +83,8 @@ class PrivateClient(Client):
         self.takes_one_full_step = False
         self._private.allowed = Releases()  # ``begin`` takes none
 
-    def enter(self, round: int) -> None:
-        super().enter(round)
+    def enter(self, round: int, met: Collection[int] | None = None) -> None:
+        super().enter(round, met)
         self._private.allowed = releases_of(self._algorithm, self._assignment, self.train_samples, round, self)
 
     @property

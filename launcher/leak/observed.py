@@ -16,6 +16,7 @@ from scipy.sparse.linalg import LinearOperator, lsqr
 
 from ...metrics.store import RunFolderError
 from ...node.algorithms import Algorithm, algorithm_of
+from ...node.algorithms.prototype_sheaf import PrototypeSheaf
 from ...node.algorithms.selective_sheaf import SelectiveSheaf, block_sizes
 from ...node.algorithms.sheaf_fmtl import DFedU, SheafFMTL
 from ...node.assignment import Assignment, name_of
@@ -86,9 +87,10 @@ class Reader:
         peers = {peer.node: peer for peer in own.neighbours}
         zeros, seed = np.zeros(self.size), own.run.seed
         self.what = "theta"
-        if isinstance(algorithm, SelectiveSheaf):
+        if isinstance(algorithm, SelectiveSheaf | PrototypeSheaf):
             self._rows = {j: shared_size(algorithm.gamma, self.size, peer.parameters) for j, peer in peers.items()}
-            blocks = block_sizes(algorithm.blocks, own.architecture)
+            parts = algorithm.blocks if isinstance(algorithm, SelectiveSheaf) else "whole"
+            blocks = block_sizes(parts, own.architecture)
             self._transform = shared_transform(seed, own.node, self._rows, blocks, dtype=zeros.dtype)
             self.what = "rotating rows"
         elif isinstance(algorithm, SheafFMTL | DFedU):
@@ -123,8 +125,8 @@ class Reader:
         algorithm, node, seed, y = self.algorithm, self.own.node, self.own.run.seed, message.vector
         if message.theta.size != self.size:
             return None
-        if isinstance(algorithm, SelectiveSheaf):
-            if message.number:  # introductions
+        if isinstance(algorithm, SelectiveSheaf | PrototypeSheaf):
+            if message.number != isinstance(algorithm, PrototypeSheaf):  # introductions, prototypes
                 return None
             rows = {receiver: self._rows[receiver]}
             self._transform.choose(shared_rows(seed, node, rows, self.size, message.round - 1))

@@ -42,6 +42,7 @@ from .ifca import IFCA
 from .moon import MOON
 from .pens import PENS
 from .personal_layers import FedBN, FedPer, FedRep
+from .prototype_sheaf import PrototypeSheaf
 from .scaffold import SCAFFOLD
 from .selective_sheaf import SelectiveSheaf
 from .server import ServerAlgorithm
@@ -61,7 +62,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         *(FedProto, FedGH, DisPFL, SFL),
         *(FedPer, FedRep, FedBN, DFedPGP, APFL),
         *(FedAvgFT, FedProx, SCAFFOLD, MOON, DFedAvgM, DFedSAM, FedU, FedMTL),
-        *(DFedU, SheafFMTL, SelectiveSheaf),
+        *(DFedU, SheafFMTL, SelectiveSheaf, PrototypeSheaf),
     )
 }
 

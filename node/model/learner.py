@@ -224,15 +224,19 @@ class Learner:
         shape = self._assignment.architecture.input_shape
         return np.asarray(self._x_train).reshape(-1, *shape), np.asarray(self._y_train)
 
-    def class_features(self) -> np.ndarray:
-        """(classes, features): the mean over the training samples of each class; 0 for classes without any."""
+    def class_moments(self, theta: np.ndarray) -> tuple[np.ndarray, float]:
+        """As ``Client.class_moments`` says; 0 for classes without samples."""
         model, y = self._assignment.architecture, np.asarray(self._y_train)
-        sums = np.zeros((model.outputs, model.features))
+        sums, squares = np.zeros((model.outputs, model.features)), 0.0
         self.evaluated_samples += self.train_samples
-        for part in _slices(self.train_samples, self._chunk):
-            np.add.at(sums, y[part], self._model.features(self._x_train[part]))
+        with self._as(theta):
+            for part in _slices(self.train_samples, self._chunk):
+                features = self._model.features(self._x_train[part])
+                np.add.at(sums, y[part], features)
+                squares += float(np.square(features, dtype=np.float64).sum())
         counts = np.bincount(y, minlength=model.outputs).clip(min=1)
-        return (sums / counts[:, None]).astype(self.theta.dtype)
+        means = sums / counts[:, None]
+        return means, max(0.0, squares - float((counts[:, None] * means**2).sum()))
 
     @contextmanager
     def _as(self, theta: np.ndarray | None) -> Iterator[None]:

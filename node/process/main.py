@@ -284,9 +284,7 @@ class _ClientProcess:
         client.train_loss = None
         if self.assignment.attacks and round == self.assignment.attack.from_round:
             client.report.events.append(("attack", self.assignment.attack.text))
-        client.enter(round)
-        if self.schedule and self.algorithm.traits.meets:
-            client.meet(self.schedule.partners(round))
+        client.enter(round, self.schedule.partners(round) if self.schedule and self.algorithm.traits.meets else None)
         # Without a plan both ends of a link know by the graph when it is needed; else who sends first opens it
         if self.assignment.run.opens_late and self.assignment.periods and not self.schedule:
             self.endpoint.meet(client.neighbours)

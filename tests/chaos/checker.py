@@ -14,6 +14,7 @@ from .records import Records, number_of
 
 _SHOWN = 6
 _OF_SOME = ("pairwise", "epidemic", "ad-psgd", "divshare", "teleportation")  # with patterns of their own
+_SEND_LESS = ("selective-sheaf", "prototype-sheaf", "dac", "dpfl", "pens")  # than they might
 _NOT_THETA = ("per-fedavg", "fedavg-ft", "apfl")  # what a client uses is made of theta, and not theta itself
 
 
@@ -31,7 +32,7 @@ class Checker:
         changes = topology["directed"] or topology["redraw_every"] or "exponential" in topology["kind"]
         # Not all neighbours talk in all rounds, or not both ways
         self.some = self.has_server or changes or algorithm in _OF_SOME
-        self.quiet = algorithm in ("selective-sheaf", "dac", "dpfl", "pens")  # they send less than they might
+        self.quiet = algorithm in _SEND_LESS
         there = {node: ~np.isnan(part["start"]) for node, part in self.plan.items()}
         self.of_node = {node: (np.flatnonzero(rows) + 1).tolist() for node, rows in there.items()}
         self.planned = {(node, round) for node, rounds in self.of_node.items() for round in rounds}  # to be done

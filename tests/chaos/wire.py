@@ -88,6 +88,9 @@ def vectors(config: dict[str, Any], *, down: bool = False, classes: int = 0) -> 
         case "selective-sheaf":
             norms = {"whole": 1, "head": 2}[algorithm["blocks"]]
             return [(_rows(config) + norms, norms), *[(2, 2)] * algorithm["seek"]]
+        case "prototype-sheaf":
+            about = head[1] * (min(algorithm["sketch"], of_class) + 2) + 1
+            return [(about, about), (_rows(config), 0)]
         case "sheaf-fmtl":
             shared = _rows(config)
             fused = [(shared + 1, 1)] if algorithm["exchange"] == "fused" else [(shared, 0)] * 2

@@ -102,6 +102,8 @@ METHODS = WITH_SERVER | {
     "facade": ("", f"{MLP}{FAULTS}{CHANGING_ARCS}"),
     "selective-sheaf": ('listen = 2, blocks = "head"', f'{MLP}\ntransport.codec = "int8"'),
     "selective-sheaf, seeking": ("listen = 1, probe_every = 2, seek = true", ""),
+    "prototype-sheaf": ("sketch = 4", f'{MLP}\ntransport.codec = "int8"'),
+    "prototype-sheaf, with faults": ("compare_every = 3", MISSING),
     "d-psgd, with faults": ("", FAULTS),
     "d-psgd, with faults, on changing graphs": ("", f"{FAULTS}topology = {{ p = 0.6, redraw_every = 2 }}"),
     "d-psgd, with faults, one peer a round": ("", f'{FAULTS}topology.kind = "one-peer-exponential"'),

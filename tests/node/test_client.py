@@ -102,7 +102,7 @@ def test_pairwise_gossip_draws_its_matchings_evenly_and_the_same_at_every_client
 ANY_SIZE = {"local", "sheaf-fmtl", "fedavg-c", "fedsak", "fedproto", "fedgh", "fedper", "fedrep", "fedbn", "dfedpgp"}
 KEEP_A_SUM = {"d2", "gradient-tracking", "push-sum", "dfedpgp", "choco-sgd", "beer"}  # or copies
 SMALL_STEPS = {"local", "dfedu"}
-NEED_SCIPY = {"sheaf-fmtl", "selective-sheaf"}  # restriction maps that change
+NEED_SCIPY = {"sheaf-fmtl", "selective-sheaf", "prototype-sheaf"}  # restriction maps that change
 FACTS = {"dac": 5}  # clients
 SETTINGS = {  # and with these, the exact numbers at the end of each vector, and what a codec may drop
     "sheaf-fmtl": [
@@ -119,6 +119,7 @@ SETTINGS = {  # and with these, the exact numbers at the end of each vector, and
     "ifca": [({}, (1,), "digits")],
     "dispfl": [({}, (18,), "digits")],
     "divshare": [({}, (1,), "digits")],
+    "prototype-sheaf": [({}, (381,), "digits"), ({"sketch": 3}, (51,), "digits")],
     "selective-sheaf": [({}, (1,), "digits"), ({"blocks": "head"}, (2,), "digits"), ({"seek": True}, (1, 2), "digits")],
 }
 

@@ -1,0 +1,208 @@
+"""Prototype sheaf: neighbours pull at each other whose classes look alike. Ours; docs/prototype-sheaf.md derives it.
+
+All clients start from one theta^0. a_ic (h,) is the mean of what the last layer of theta^0 sees of client i's n_ic
+samples of class c, its prototype. Once, before they pull, both ends of an edge learn from each other's prototypes how
+far apart their tasks are, over the classes that both have:
+
+    w_c  = n_ic n_jc / (n_ic + n_jc),  scaled to sum_c w_c = 1
+    D_c  = ||a_ic - a_jc||^2 - V (1/n_ic + 1/n_jc),    D = sum_c w_c D_c
+    se^2 = C/(C - 1) sum_c w_c^2 (D_c - D)^2  of C classes; |D| of a single one
+    S_i  = sum_c w_c (||a_ic - mean_k a_ik||^2 - V e_ic),  e_ic = (1 - 2/K)/n_ic + sum_k 1/n_ik / K^2 of i's K classes
+
+V is the variance of samples around the prototype of their class, pooled over both ends. What V takes away is what
+chance adds: D is an unbiased estimate of how far the classes' true means lie apart at the two ends, with the standard
+error se, and S_i of how far classes lie apart at one. Another mix of labels changes neither. An edge pulls in all
+rounds, or never:
+
+    w_ij    = 1 where 1 - (D + sure se)/(S_i + S_j) >= threshold, else 0
+    theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j w_ij P_ij^T P_ij (theta_i - theta_j)),
+
+with d_ij orthonormal rows P_ij = P_ji that both ends draw anew in each round. Of a prototype travel the products with
+``sketch`` random vectors of entries +-1, whose squared distances are right on average.
+
+No pull has a part in the estimate, so that a wrong one cannot confirm itself."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from ...topology.randomness import generator
+from ...topology.section import Count, Index, NotNegative, Positive
+from ..assignment import Assignment
+from ..learned_maps import OF_A_TRANSFORM, shared_size
+from ..maps import shared_rows, shared_transform
+from ..model.architecture import Architecture
+from ..stored_maps import StoredMaps
+from .base import Algorithm, Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Traits, Vector, Work
+from .sheaf_fmtl import descend
+
+_LEAST_SPREAD = 0.1  # of a spread, what the noise of few samples leaves of it at least
+
+
+@dataclass(frozen=True)
+class PrototypeSheaf(Algorithm):
+    name: Literal["prototype-sheaf"] = "prototype-sheaf"
+    gamma: Annotated[Positive, Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma d))."] = 0.1
+    lam: Annotated[NotNegative, "Weight lambda of the agreement of neighbours that are alike."] = 1.0
+    threshold: Annotated[float, Ge(-1), Le(1)] = 0.4
+    """Neighbours are alike where 1 - D/(S_i + S_j), less what may be chance, is at least this: about 1 of one task, 0
+    of two without anything in common, below 0 of opposed ones."""
+    sure: Annotated[NotNegative, "Standard errors of D that are put down to chance, against the neighbour."] = 1.0
+    sketch: Annotated[Count, "How many numbers travel of each class's prototype, at most all of its h."] = 64
+    compare_every: Annotated[Index, "Neighbours compare anew every so many rounds, as tasks may change; 0: once."] = 0
+
+    traits = Traits(
+        same_size=True,
+        tolerates="missing",  # the rows of another round do not compare
+        silent_edges=True,
+        mixes=False,
+        reads_samples=True,
+        has_maps=True,
+        libraries=("scipy.fft",),
+    )
+
+    def messages(self, edge: Edge) -> list[Vector]:
+        about = length_of(edge.model, self.sketch)
+        return [Vector(about, exact=about), Vector(shared_size(self.gamma, edge.d_i, edge.d_j))]
+
+    def check(self, run: RunFacts) -> None:
+        key, first = f"algorithm.name = {self.name!r}", run.models[0]
+        if run.task != "classification":
+            why = "compares what classes look like, and data.task is 'regression'"
+            raise SettingsError(key, f"{why}; use algorithm.name = 'selective-sheaf'")
+        if not run.same_start:
+            raise SettingsError("model.same_start", f"= false: {key} compares what one theta^0 sees; set it to true")
+        for model in run.models:
+            if (model.features, model.outputs) != (first.features, first.outputs):
+                sizes = " and ".join(f"{each.features} to {each.outputs}" for each in (first, model))
+                raise SettingsError(key, f"needs last layers of one size, and there are {sizes}")
+
+    def work(self, own: Assignment, round: int) -> Work:
+        return Work(full_passes=self.compares(round))
+
+    def compares(self, round: int) -> bool:
+        return round == 1 or (bool(self.compare_every) and (round - 1) % self.compare_every == 0)
+
+    def begin(self, client: Client) -> State:
+        """What it tells of its prototypes, {neighbour: the likeness of both, not a number before it is known}, and who
+        still asks for what this client tells."""
+        size, dtype, neighbours = client.theta.size, client.theta.dtype, client.neighbours
+        rows = {j: shared_size(self.gamma, size, peer.parameters) for j, peer in neighbours.items()}
+        return State(
+            maps=StoredMaps(shared_transform(client.seed, client.node, rows, (size,), dtype=dtype)),
+            prototypes=np.full(length_of(client.model, self.sketch), np.nan, dtype),
+            likeness={j: np.full((), np.nan) for j in neighbours},
+            asked={j: np.zeros((), bool) for j in neighbours},
+            _theta0=client.theta.copy(),
+            _rows=rows,
+            _crossed={},
+        )
+
+    def round(self, client: Client, peers: Peers) -> None:
+        theta, state, neighbours = client.theta, client.state, client.neighbours.keys()
+        self._compare(client, peers)
+        peers.skip_to(1)
+        on = {j for j in neighbours if state.likeness[j] >= self.threshold}
+
+        state.maps.start.choose(shared_rows(client.seed, client.node, state._rows, theta.size, peers.round - 1))
+        mine = state.maps.project(theta)
+        theirs = peers.exchange({j: mine[j] for j in on}, quiet=neighbours - on)
+        r = {j: mine[j] - theirs[j] for j in on & theirs.keys()}  # P_ij (theta_i - theta_j)
+        descend(client, self.lam, r)
+        client.report.weights = {j: float(j in r) for j in neighbours}
+
+    def _compare(self, client: Client, peers: Peers) -> None:
+        """Tells those whose prototypes it has not heard, and those that ask, which is all in the first round. Where a
+        message was lost the one that misses it goes on telling its own, and so asks."""
+        state, neighbours = client.state, client.neighbours.keys()
+        if self.compares(peers.round) or np.isnan(state.prototypes[-1]):
+            state.prototypes = described(client, state._theta0, self.sketch)
+            state.likeness = {j: np.full((), np.nan) for j in neighbours}
+        told = {j for j in neighbours if np.isnan(state.likeness[j]) or state.asked[j]}
+        heard = peers.exchange(dict.fromkeys(told, state.prototypes), quiet=neighbours - told)
+        state.asked = {j: np.array(j in heard and j not in told) for j in neighbours}
+        for j, prototypes in heard.items():
+            state.likeness[j] = np.array(likeness(state.prototypes, prototypes, client.model.outputs, self.sure))
+
+    def cost(self, own: Assignment) -> Cost:
+        d_i = own.architecture.size
+        rows = sum(shared_size(self.gamma, d_i, peer.parameters) for peer in own.neighbours)
+        return Cost((OF_A_TRANSFORM + 1) * d_i + 2 * rows + length_of(own.architecture, self.sketch))
+
+
+def length_of(model: Architecture, sketch: int) -> int:
+    """Returns how many numbers a client tells of its prototypes."""
+    return model.outputs * (min(sketch, model.features) + 2) + 1
+
+
+def described(client: Client, theta: np.ndarray, sketch: int) -> np.ndarray:
+    """Returns what a client tells of its prototypes in a model theta: their sketches (classes, numbers), for each class
+    ||a_ic - mean_k a_ik||^2 and n_ic, and the sum of squared distances of its samples from their classes' prototypes;
+    0 for classes that it has no samples of."""
+    means, scatter = client.class_moments(theta)
+    n = client.class_counts()
+    spread = np.where(n > 0, np.square(means - means[n > 0].mean(axis=0)).sum(axis=1), 0.0)
+    sketches = np.zeros((len(n), min(sketch, means.shape[1])))
+    for c in np.flatnonzero(n).tolist():
+        sketches[c] = means[c] if sketch >= means.shape[1] else signs(client.seed, c, sketch, means.shape[1]) @ means[c]
+    return np.concatenate([sketches.ravel(), spread, n, [scatter]]).astype(client.theta.dtype)
+
+
+def signs(seed: int, label: int, sketch: int, features: int) -> np.ndarray:
+    """Returns a matrix R (sketch, features) of entries +-1/sqrt(sketch), the same for all clients: E ||R v||^2 is
+    ||v||^2, its variance at most 2/sketch ||v||^4."""
+    drawn = generator(seed, "signs of prototypes", label).integers(0, 2, (sketch, features), np.int8)
+    return (2.0 * drawn - 1) / math.sqrt(sketch)
+
+
+@dataclass(frozen=True)
+class End:
+    """What one end of an edge has told, in double precision."""
+
+    sketches: np.ndarray  # (classes, numbers)
+    apart: np.ndarray  # (classes,), ||a_ic - mean_k a_ik||^2
+    n: np.ndarray  # (classes,)
+    scatter: float  # sum over its samples of ||x - a_ic||^2
+
+    @classmethod
+    def of(cls, told: np.ndarray, classes: int) -> "End":
+        sketches, apart, n, scatter = np.split(told.astype(np.float64), [-2 * classes - 1, -classes - 1, -1])
+        return cls(sketches.reshape(classes, -1), apart, n, float(scatter[0]))
+
+
+def likeness(mine: np.ndarray, theirs: np.ndarray, classes: int, sure: float) -> float:
+    """Returns 1 - (D + sure se)/(S_i + S_j) from what both ends tell; minus infinity where they have no class in common
+    or no end has two. The spread of one that has a single class is taken to be that of the other. Exchanging them gives
+    the same number to the last bit, on any machine, as fsum rounds once."""
+    i, j = ends = End.of(mine, classes), End.of(theirs, classes)
+    both = (i.n > 0) & (j.n > 0)
+    if not both.any():
+        return -math.inf
+    w = i.n[both] * j.n[both] / (i.n[both] + j.n[both])
+    w /= math.fsum(w.tolist())
+    freedom = sum(float(np.maximum(end.n - 1, 0).sum()) for end in ends)
+    V = (i.scatter + j.scatter) / max(1.0, freedom)
+    D, se = distance(i, j, both, w, V)
+    spreads = [S for end in ends if (S := spread(end, both, w, V)) > 0]
+    return 1 - (D + sure * se) * len(spreads) / (2 * math.fsum(spreads)) if spreads else -math.inf
+
+
+def distance(i: End, j: End, both: np.ndarray, w: np.ndarray, V: float) -> tuple[float, float]:
+    """Returns D and se, over ``both``'s classes with the weights w."""
+    squares = np.square(i.sketches - j.sketches)[both]
+    D_c = np.array([math.fsum(each) for each in squares.tolist()]) - V * (1 / i.n[both] + 1 / j.n[both])
+    D, C = math.fsum((w * D_c).tolist()), len(w)
+    if C == 1:
+        return D, abs(D)
+    return D, math.sqrt(C / (C - 1) * math.fsum(np.square(w * (D_c - D)).tolist()))
+
+
+def spread(end: End, both: np.ndarray, w: np.ndarray, V: float) -> float:
+    """Returns S_i; 0 of an end with a single class."""
+    K = int((end.n > 0).sum())
+    seen = math.fsum((w * end.apart[both]).tolist())
+    by_chance = (1 - 2 / K) / end.n[both] + math.fsum((1 / end.n[end.n > 0]).tolist()) / K**2
+    return max(seen - V * math.fsum((w * by_chance).tolist()), _LEAST_SPREAD * seen)

@@ -1,0 +1,140 @@
+"""Prototype sheaf against a loop in numpy, in bytes, and where messages are lost and tasks change."""
+
+import numpy as np
+import pytest
+
+import oracles
+from sheafgossip.node.algorithms.prototype_sheaf import signs
+from sheafgossip.node.maps import cosine_rows, shared_rows
+from sheafgossip.topology.randomness import generator
+
+SEED, CLIENTS, ROUNDS = 3, 8, 12
+ALPHA, LAM, GAMMA = 0.5, 0.8, 0.05
+CONFIG = f"""
+clients = {CLIENTS}
+rounds = {ROUNDS}
+seed = {SEED}
+topology.p = 0.6
+data = {{ samples = 800, rotations = [0, 90], reduced_clients = 0.4 }}
+model.dtype = "float64"
+training.alpha = {ALPHA}
+evaluation.every = 0
+[algorithm]
+name = "prototype-sheaf"
+gamma = {GAMMA}
+lam = {LAM}
+"""
+SKEWED = ("data.rotations=[0]", "data.partition=dirichlet", "data.beta=0.2", "data.reduced_clients=0")
+DRIFT = ("algorithm.compare_every=4", "data.drift.at_round=6", "data.drift.rotations=[90, 90]")
+
+
+def likeness_of(shards, sketch, h, part, sure=1.0):
+    """Written out class by class, as the formulas stand in the paper."""
+    a, n, V, freedom = [], [], 0.0, 0
+    for shard in shards:
+        x, y = shard[part], shard["y_train"]
+        a.append({int(c): x[y == c].mean(axis=0) for c in np.unique(y)})
+        n.append({c: int((y == c).sum()) for c in a[-1]})
+        V += sum(((x[y == c] - mean) ** 2).sum() for c, mean in a[-1].items())
+        freedom += len(y) - len(a[-1])
+    V /= freedom
+    both = sorted(a[0].keys() & a[1].keys())
+    if not both:
+        return -np.inf
+    w = np.array([1 / (1 / n[0][c] + 1 / n[1][c]) for c in both])
+    w /= w.sum()
+    R = {c: np.eye(h) if sketch >= h else signs(SEED, c, sketch, h) for c in both}
+    D_c = [((R[c] @ (a[0][c] - a[1][c])) ** 2).sum() - V * (1 / n[0][c] + 1 / n[1][c]) for c in both]
+    D, C = w @ D_c, len(both)
+    se = np.sqrt(C / (C - 1) * ((w * (D_c - D)) ** 2).sum()) if C > 1 else abs(D)
+    S = []
+    for means, count in zip(a, n, strict=True):
+        middle, K = np.mean(list(means.values()), axis=0), len(means)
+        e = np.array([(1 - 2 / K) / count[c] + sum(1 / m for m in count.values()) / K**2 for c in both])
+        seen = w @ [((means[c] - middle) ** 2).sum() for c in both]
+        S += [max(seen - V * (w @ e), 0.1 * seen)] if K > 1 else []
+    return 1 - (D + sure * se) / (2 * np.mean(S)) if S else -np.inf
+
+
+@pytest.mark.parametrize(
+    ("changes", "sketch", "compares"),
+    [((), 64, (1,)), (("algorithm.sketch=7",), 7, (1,)), (SKEWED, 64, (1,)), (DRIFT, 64, (1, 5, 9))],
+    ids=["rotated", "sketched", "skewed", "drift"],
+)
+def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the_same_bytes(
+    run, changes, sketch, compares
+):
+    folder = run(CONFIG, *changes)
+    theta, shards, edges = folder.thetas(0), folder.shards(), folder.edges()
+    size, h = theta.shape[1], shards[0]["x_train"].reshape(len(shards[0]["x_train"]), -1).shape[1]
+    for shard in shards.values():
+        for part in [name for name in shard if name.startswith("x_train")]:
+            shard[part] = shard[part].reshape(len(shard[part]), -1)
+    rows, about = int(GAMMA * size), 10 * (min(sketch, h) + 2) + 1
+    random = 1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, size)
+    sent, history = {}, []
+    for k in range(1, ROUNDS + 1):
+        part = "x_train_drifted" if changes == DRIFT and k >= 6 else "x_train"
+        if k in compares:
+            alike = {(i, j): likeness_of((shards[i], shards[j]), sketch, h, part) for i, j in edges}
+        on = {edge for edge, value in alike.items() if value >= 0.4}
+        history.append(on)
+        pull = np.zeros_like(theta)
+        for i, j in edges:
+            numbers = about * (k in compares)
+            if (i, j) in on:
+                P = cosine_rows(shared_rows(SEED, i, {j: rows}, size, k - 1)[j], size) * random
+                apart = P.T @ (P @ (theta[i] - theta[j]))
+                pull[i] += apart
+                pull[j] -= apart
+                numbers += rows
+            messages = (k in compares) + ((i, j) in on)
+            sent |= {(*arc, k): (messages, 8 * numbers) for arc in ((i, j), (j, i)) if messages}
+        theta = np.array(
+            [
+                theta[i] - ALPHA * (oracles.gradient(theta[i], shard | {"x_train": shard[part]}) + LAM * pull[i])
+                for i, shard in shards.items()
+            ]
+        )
+    assert oracles.error(folder.thetas(ROUNDS), theta) < 1e-10
+    found = folder.rows(f"SELECT node, neighbour FROM edge WHERE round = {ROUNDS} AND weight > 0")
+    assert sorted(found) == sorted(oracles.both_directions(on))
+    assert 0 < len(history[0]) < len(edges) or changes == SKEWED
+    assert (history[-1] != history[0]) == (changes == DRIFT)  # after which all have one task
+    assert folder.sent() == sent
+
+
+LOSSY = (
+    "model.dtype=float32",
+    "rounds=30",
+    'time={ clock = "virtual", silence = "skip", deadline_s = 0.2, notice_s = 0.1 }',
+    "compute.step_s=0.01",
+    "links.loss=0.3",
+)
+
+
+def test_where_messages_are_lost_they_are_told_again_until_both_ends_know(run):
+    calm, lossy = run(CONFIG, "model.dtype=float32", "rounds=30"), run(CONFIG, *LOSSY)
+    told = "SELECT DISTINCT node, neighbour FROM edge WHERE round = 1 AND weight > 0"
+    pulls = "SELECT DISTINCT node, neighbour FROM edge WHERE round > 20 AND weight > 0"
+    assert sorted(calm.rows(told)) == sorted(lossy.rows(pulls))
+    again = run(CONFIG, *LOSSY)
+    np.testing.assert_array_equal(again.thetas(30), lossy.thetas(30))
+    size = 4 * (10 * 66 + 1)
+    assert lossy.rows(f"SELECT count(*) FROM traffic WHERE round > 20 AND payload_bytes >= {size}") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        (("model.same_start=false",), "model.same_start: = false: algorithm.name = 'prototype-sheaf' compares"),
+        (
+            ("data.rotations=[0]", "data.dataset=synthetic", "data.task=regression", "model.kind=linear"),
+            "use algorithm.name = 'selective-sheaf'",
+        ),
+    ],
+)
+def test_what_it_cannot_compare_is_refused(run, changes, refused):
+    with pytest.raises(Exception, match="prototype-sheaf") as error:
+        run(CONFIG, *changes)
+    assert refused in str(error.value)
