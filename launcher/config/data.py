@@ -46,12 +46,15 @@ class ClustersTable(Section):
     smallest: Annotated[Count, Needs("exponent"), "With an exponent: samples of the smallest client, less one."] = 20
 
 
+Angle = Annotated[int, Ge(0), Lt(360)]  # degrees
+
+
 @dataclass(frozen=True)
 class DriftTable(Section):
     """Tasks that change while they are learned."""
 
     at_round: Annotated[Count, "The first round with the new tasks."]
-    rotations: tuple[Literal[0, 90, 180, 270], ...]
+    rotations: tuple[Angle, ...]
     """The angles of the groups from then on, as many as data.rotations. Each client keeps its images, those that it is
     tested on too, and turns them so."""
 
@@ -145,8 +148,9 @@ class DataSection(Section):
     """natural: owners with fewer samples are left out."""
     clients_per_owner: Annotated[Count, Needs("partition", "auto", "natural")] = 1
     """natural: the samples of each owner are split evenly, at random, among so many clients."""
-    rotations: tuple[Literal[0, 90, 180, 270], ...] = (0,)
-    """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle."""
+    rotations: tuple[Angle, ...] = (0,)
+    """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle, counter-
+    clockwise. Multiples of 90 degrees move pixels; other angles interpolate between them, with 0 outside the image."""
     mask: Index = 0
     """After the turn, a square of so many pixels a side is set to 0 in all images of a client, at a place drawn for
     each client; 0 masks nothing."""

@@ -1,6 +1,7 @@
 """How the samples are spread over the clients, and what ends up in the shard of each."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from safetensors import safe_open
 
 from sheafgossip.launcher.config.data import ClustersTable, DataSection, DriftTable
 from sheafgossip.launcher.data.pool import Pool, split
-from sheafgossip.launcher.data.shards import constant_metric, cut, prepare, shard_path
+from sheafgossip.launcher.data.shards import constant_metric, cut, prepare, shard_path, turned
 
 SEEDS = st.integers(0, 2**32)
 
@@ -235,13 +236,33 @@ def test_groups_of_equal_size_turn_their_images_counter_clockwise():
     assert oblong.x_train.shape == (30, 1, 2, 3)
 
 
+@pytest.mark.parametrize("degrees", [17, 45, 137, 290])
+def test_other_angles_turn_counter_clockwise_too_and_interpolate(degrees):
+    """Pixel by pixel: where it comes from, and the four pixels around that place, weighed by their nearness."""
+    image, size = np.random.default_rng(degrees).random((5, 5)), 5
+    a, expected = np.radians(degrees), np.zeros((size, size))
+    framed = np.pad(image, 1)  # what is outside is 0
+    for row, column in product(range(size), repeat=2):
+        up, right = 2 - row, column - 2
+        from_right, from_up = right * np.cos(a) + up * np.sin(a), up * np.cos(a) - right * np.sin(a)
+        y, x = 2 - from_up, 2 + from_right
+        if not (0 <= y <= size - 1 and 0 <= x <= size - 1):
+            continue
+        top, left = int(y), int(x)
+        for i, j in product((0, 1), repeat=2):
+            expected[row, column] += abs(1 - i - y + top) * abs(1 - j - x + left) * framed[top + i + 1, left + j + 1]
+    found = turned(np.tile(image, (2, 3, 1, 1)), degrees)
+    assert found.shape == (2, 3, 5, 5)
+    np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), atol=1e-12)
+
+
 def test_a_task_that_changes_turns_the_same_images_by_another_angle():
     images, drift = numbered(80, shape=(1, 2, 2)), DriftTable(at_round=7, rotations=(0, 180))
     options = {}, {"rotations": (0, 180)}, {"rotations": (0, 0), "drift": drift}
-    for plain, turned, shard in zip(*(shards_of(images, 4, **more) for more in options), strict=True):
+    for plain, other, shard in zip(*(shards_of(images, 4, **more) for more in options), strict=True):
         assert np.array_equal(shard.x_train, plain.x_train)
-        assert np.array_equal(shard.drifted[0], turned.x_train)
-        assert np.array_equal(shard.drifted[1], turned.x_test)
+        assert np.array_equal(shard.drifted[0], other.x_train)
+        assert np.array_equal(shard.drifted[1], other.x_test)
         assert plain.drifted is None
 
 
