@@ -20,10 +20,15 @@ rounds, or never:
 with d_ij orthonormal rows P_ij = P_ji that both ends draw anew in each round. Of a prototype travel the products with
 ``sketch`` random vectors of entries +-1, whose squared distances are right on average.
 
-No pull has a part in the estimate, so that a wrong one cannot confirm itself."""
+No pull has a part in the estimate, so that a wrong one cannot confirm itself.
+
+With ``seek`` the graph is only where it begins: whoever knows two clients that are alike, by what both have told it,
+introduces them to one another, as long as both have fewer such neighbours than they had any at the start."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Annotated, Literal
 
 import numpy as np
@@ -53,20 +58,25 @@ class PrototypeSheaf(Algorithm):
     sure: Annotated[NotNegative, "Standard errors of D that are put down to chance, against the neighbour."] = 1.0
     sketch: Annotated[Count, "How many numbers travel of each class's prototype, at most all of its h."] = 64
     compare_every: Annotated[Index, "Neighbours compare anew every so many rounds, as tasks may change; 0: once."] = 0
+    seek: Annotated[Index, "In so many rounds, from a comparison on, clients introduce those that are alike."] = 0
 
-    traits = Traits(
-        same_size=True,
-        tolerates="missing",  # the rows of another round do not compare
-        silent_edges=True,
-        mixes=False,
-        reads_samples=True,
-        has_maps=True,
-        libraries=("scipy.fft",),
-    )
+    @property
+    def traits(self) -> Traits:
+        return Traits(
+            same_size=True,
+            tolerates="missing",  # the rows of another round do not compare
+            silent_edges=True,
+            new_edges=bool(self.seek),
+            mixes=False,
+            reads_samples=True,
+            has_maps=True,
+            libraries=("scipy.fft",),
+        )
 
     def messages(self, edge: Edge) -> list[Vector]:
         about = length_of(edge.model, self.sketch)
-        return [Vector(about, exact=about), Vector(shared_size(self.gamma, edge.d_i, edge.d_j))]
+        words = [Vector(about, exact=about), Vector(shared_size(self.gamma, edge.d_i, edge.d_j))]
+        return [*words, Vector(2, exact=2)] if self.seek else words
 
     def check(self, run: RunFacts) -> None:
         key, first = f"algorithm.name = {self.name!r}", run.models[0]
@@ -87,17 +97,27 @@ class PrototypeSheaf(Algorithm):
         return round == 1 or (bool(self.compare_every) and (round - 1) % self.compare_every == 0)
 
     def begin(self, client: Client) -> State:
-        """What it tells of its prototypes, {neighbour: the likeness of both, not a number before it is known}, and who
-        still asks for what this client tells."""
+        """What it tells of its prototypes; whether it has ``met`` each client, what those it has met have told, and how
+        alike they are to it (not a number before that is known); who ``asked`` for what it tells, who ``seeks`` others,
+        and the pairs that it has introduced."""
         size, dtype, neighbours = client.theta.size, client.theta.dtype, client.neighbours
         rows = {j: shared_size(self.gamma, size, peer.parameters) for j, peer in neighbours.items()}
+        met = np.zeros(client.clients, bool)
+        met[[j for j, peer in neighbours.items() if peer.weight or not self.seek]] = True
         return State(
             maps=StoredMaps(shared_transform(client.seed, client.node, rows, (size,), dtype=dtype)),
             prototypes=np.full(length_of(client.model, self.sketch), np.nan, dtype),
-            likeness={j: np.full((), np.nan) for j in neighbours},
-            asked={j: np.zeros((), bool) for j in neighbours},
+            theirs={},
+            likeness=np.full(client.clients, np.nan),
+            met=met,
+            asked=np.zeros(client.clients, bool),
+            seeks=np.ones(client.clients, bool),  # until they say that they do not
+            introduced=np.zeros((0, 2), np.int64),
+            _degree=int(met.sum()),
             _theta0=client.theta.copy(),
             _rows=rows,
+            _chosen=shared_rows(client.seed, client.node, rows, size, 0),
+            _pairs={},
             _crossed={},
         )
 
@@ -105,14 +125,19 @@ class PrototypeSheaf(Algorithm):
         theta, state, neighbours = client.theta, client.state, client.neighbours.keys()
         self._compare(client, peers)
         peers.skip_to(1)
-        on = {j for j in neighbours if state.likeness[j] >= self.threshold}
+        on = set(np.flatnonzero(state.likeness >= self.threshold).tolist())
 
-        state.maps.start.choose(shared_rows(client.seed, client.node, state._rows, theta.size, peers.round - 1))
+        rows = {j: state._rows[j] for j in sorted(on)}
+        state._chosen |= shared_rows(client.seed, client.node, rows, theta.size, peers.round - 1)
+        state.maps.start.choose(state._chosen)
         mine = state.maps.project(theta)
-        theirs = peers.exchange({j: mine[j] for j in on}, quiet=neighbours - on)
-        r = {j: mine[j] - theirs[j] for j in on & theirs.keys()}  # P_ij (theta_i - theta_j)
+        theirs = peers.exchange({j: mine[j] for j in rows}, quiet=neighbours - on)
+        r = {j: mine[j] - theirs[j] for j in rows if j in theirs}  # P_ij (theta_i - theta_j)
         descend(client, self.lam, r)
-        client.report.weights = {j: float(j in r) for j in neighbours}
+        client.report.weights = {j: float(j in r) for j in clients_in(state.met)}
+        if self.seek:
+            peers.skip_to(2)
+            self._meet(client, peers, len(on))
 
     def _compare(self, client: Client, peers: Peers) -> None:
         """Tells those whose prototypes it has not heard, and those that ask, which is all in the first round. Where a
@@ -120,17 +145,56 @@ class PrototypeSheaf(Algorithm):
         state, neighbours = client.state, client.neighbours.keys()
         if self.compares(peers.round) or np.isnan(state.prototypes[-1]):
             state.prototypes = described(client, state._theta0, self.sketch)
-            state.likeness = {j: np.full((), np.nan) for j in neighbours}
-        told = {j for j in neighbours if np.isnan(state.likeness[j]) or state.asked[j]}
-        heard = peers.exchange(dict.fromkeys(told, state.prototypes), quiet=neighbours - told)
-        state.asked = {j: np.array(j in heard and j not in told) for j in neighbours}
+            state.likeness[:] = np.nan
+            state._pairs.clear()
+        told = clients_in(state.met & (np.isnan(state.likeness) | state.asked))
+        heard = peers.exchange(dict.fromkeys(told, state.prototypes), quiet=neighbours - set(told))
+        state.asked[:] = False
         for j, prototypes in heard.items():
-            state.likeness[j] = np.array(likeness(state.prototypes, prototypes, client.model.outputs, self.sure))
+            state.asked[j], state.met[j] = j not in told, True
+            state.likeness[j] = likeness(state.prototypes, prototypes, client.model.outputs, self.sure)
+            if self.seek:
+                state.theirs[j] = prototypes.copy()
+
+    def _meet(self, client: Client, peers: Peers, alike: int) -> None:
+        """Tells all that it has met whom to meet, -1 for nobody, and whether it seeks others itself."""
+        state, neighbours = client.state, client.neighbours.keys()
+        since = (peers.round - 1) % self.compare_every if self.compare_every else peers.round - 1
+        known = clients_in(state.met) if since < self.seek else []
+        seeking = [j for j in known if state.seeks[j] and j in state.theirs]
+        meet = self._introductions(client, seeking) if known else {}
+        said = np.array([-1, alike < state._degree], client.theta.dtype)
+        heard = peers.exchange(
+            {j: np.array([meet.get(j, -1), said[1]], said.dtype) for j in known}, quiet=neighbours - set(known)
+        )
+        for j, (whom, seeks) in heard.items():
+            state.seeks[j] = seeks > 0
+            if whom in neighbours:
+                state.met[int(whom)] = True
+
+    def _introductions(self, client: Client, seeking: Iterable[int]) -> dict[int, int]:
+        """Returns {j: whom it is to meet}, pairs that are alike, each once, and one a client at most."""
+        state, meet = client.state, dict[int, int]()
+        done = {tuple(pair) for pair in state.introduced.tolist()}
+        for one, other in combinations(seeking, 2):
+            if {one, other} & meet.keys() or (one, other) in done:
+                continue
+            if (one, other) not in state._pairs:
+                told = state.theirs[one], state.theirs[other]
+                state._pairs[one, other] = likeness(*told, client.model.outputs, self.sure)
+            if state._pairs[one, other] >= self.threshold:
+                meet |= {one: other, other: one}
+                state.introduced = np.append(state.introduced, [[one, other]], axis=0)
+        return meet
 
     def cost(self, own: Assignment) -> Cost:
         d_i = own.architecture.size
         rows = sum(shared_size(self.gamma, d_i, peer.parameters) for peer in own.neighbours)
         return Cost((OF_A_TRANSFORM + 1) * d_i + 2 * rows + length_of(own.architecture, self.sketch))
+
+
+def clients_in(those: np.ndarray) -> list[int]:
+    return np.flatnonzero(those).tolist()
 
 
 def length_of(model: Architecture, sketch: int) -> int:

@@ -90,7 +90,7 @@ def vectors(config: dict[str, Any], *, down: bool = False, classes: int = 0) -> 
             return [(_rows(config) + norms, norms), *[(2, 2)] * algorithm["seek"]]
         case "prototype-sheaf":
             about = head[1] * (min(algorithm["sketch"], of_class) + 2) + 1
-            return [(about, about), (_rows(config), 0)]
+            return [(about, about), (_rows(config), 0), *[(2, 2)] * (algorithm["seek"] > 0)]
         case "sheaf-fmtl":
             shared = _rows(config)
             fused = [(shared + 1, 1)] if algorithm["exchange"] == "fused" else [(shared, 0)] * 2

@@ -1,5 +1,8 @@
 """Prototype sheaf against a loop in numpy, in bytes, and where messages are lost and tasks change."""
 
+from collections import Counter
+from itertools import combinations
+
 import numpy as np
 import pytest
 
@@ -25,6 +28,7 @@ gamma = {GAMMA}
 lam = {LAM}
 """
 SKEWED = ("data.rotations=[0]", "data.partition=dirichlet", "data.beta=0.2", "data.reduced_clients=0")
+SEEK = ("algorithm.seek=4", "clients=12", "topology.p=0.2", "data.reduced_clients=0")
 DRIFT = ("algorithm.compare_every=4", "data.drift.at_round=6", "data.drift.rotations=[90, 90]")
 
 
@@ -56,40 +60,72 @@ def likeness_of(shards, sketch, h, part, sure=1.0):
     return 1 - (D + sure * se) / (2 * np.mean(S)) if S else -np.inf
 
 
+class Introductions:
+    """Who knows whom, where those introduce others who know two of one task that have fewer such neighbours than any at
+    the start; what these said the last time counts."""
+
+    def __init__(self, edges, rounds):
+        self.edges, self.new, self.rounds = set(edges), set(), rounds
+        self.degree = Counter(end for edge in edges for end in edge)
+        self.said, self.done = {}, set()
+
+    def meet(self, on, alike):
+        met = set()
+        for i in sorted(self.degree):
+            known, busy = sorted(sum(edge) - i for edge in self.edges if i in edge), set()
+            known = [j for j in known if self.said.get((j, i), True)]
+            for pair in combinations(known, 2):
+                if not busy & set(pair) and (i, pair) not in self.done and alike(*pair):
+                    self.done.add((i, pair))
+                    met.add(pair)
+                    busy |= set(pair)
+        content = Counter(end for edge in on for end in edge)
+        arcs = oracles.both_directions(self.edges)
+        self.said |= {(i, j): content[i] < self.degree[i] for i, j in arcs}
+        self.new = met - self.edges
+        self.edges |= met
+
+
 @pytest.mark.parametrize(
     ("changes", "sketch", "compares"),
-    [((), 64, (1,)), (("algorithm.sketch=7",), 7, (1,)), (SKEWED, 64, (1,)), (DRIFT, 64, (1, 5, 9))],
-    ids=["rotated", "sketched", "skewed", "drift"],
+    [((), 64, (1,)), (("algorithm.sketch=7",), 7, (1,)), (SKEWED, 64, (1,)), (DRIFT, 64, (1, 5, 9)), (SEEK, 64, (1,))],
+    ids=["rotated", "sketched", "skewed", "drift", "seek"],
 )
 def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the_same_bytes(
     run, changes, sketch, compares
 ):
     folder = run(CONFIG, *changes)
-    theta, shards, edges = folder.thetas(0), folder.shards(), folder.edges()
+    theta, shards = folder.thetas(0), folder.shards()
+    edges = sorted((i, j) for i, j, k in folder.sent() if k == 1 and i < j)  # with seek all are connected
     size, h = theta.shape[1], shards[0]["x_train"].reshape(len(shards[0]["x_train"]), -1).shape[1]
     for shard in shards.values():
         for part in [name for name in shard if name.startswith("x_train")]:
             shard[part] = shard[part].reshape(len(shard[part]), -1)
     rows, about = int(GAMMA * size), 10 * (min(sketch, h) + 2) + 1
     random = 1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, size)
-    sent, history = {}, []
+    sent, history, introductions = {}, [], Introductions(edges, 4 if changes == SEEK else 0)
     for k in range(1, ROUNDS + 1):
         part = "x_train_drifted" if changes == DRIFT and k >= 6 else "x_train"
+        edges, new = introductions.edges, set(introductions.edges if k in compares else introductions.new)
         if k in compares:
-            alike = {(i, j): likeness_of((shards[i], shards[j]), sketch, h, part) for i, j in edges}
+            alike = {}
+        alike |= {(i, j): likeness_of((shards[i], shards[j]), sketch, h, part) for i, j in new}
         on = {edge for edge, value in alike.items() if value >= 0.4}
         history.append(on)
         pull = np.zeros_like(theta)
         for i, j in edges:
-            numbers = about * (k in compares)
+            words = [about] * ((i, j) in new)
             if (i, j) in on:
                 P = cosine_rows(shared_rows(SEED, i, {j: rows}, size, k - 1)[j], size) * random
                 apart = P.T @ (P @ (theta[i] - theta[j]))
                 pull[i] += apart
                 pull[j] -= apart
-                numbers += rows
-            messages = (k in compares) + ((i, j) in on)
-            sent |= {(*arc, k): (messages, 8 * numbers) for arc in ((i, j), (j, i)) if messages}
+                words.append(rows)
+            words += [2] * (k <= introductions.rounds)
+            sent |= {(*arc, k): (len(words), 8 * sum(words)) for arc in ((i, j), (j, i)) if words}
+        introductions.new = set()
+        if k <= introductions.rounds:
+            introductions.meet(on, lambda i, j: likeness_of((shards[i], shards[j]), sketch, h, "x_train") >= 0.4)
         theta = np.array(
             [
                 theta[i] - ALPHA * (oracles.gradient(theta[i], shard | {"x_train": shard[part]}) + LAM * pull[i])
@@ -100,7 +136,7 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
     found = folder.rows(f"SELECT node, neighbour FROM edge WHERE round = {ROUNDS} AND weight > 0")
     assert sorted(found) == sorted(oracles.both_directions(on))
     assert 0 < len(history[0]) < len(edges) or changes == SKEWED
-    assert (history[-1] != history[0]) == (changes == DRIFT)  # after which all have one task
+    assert (history[-1] != history[0]) == (changes in (DRIFT, SEEK))  # all have one task then; others have met
     assert folder.sent() == sent
 
 
