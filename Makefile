@@ -8,7 +8,7 @@ TYPES := build/types
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-asynchronous \
-	bench-adversaries bench-board bench-claims bench-codecs bench-collaboration bench-digits \
+	bench-adversaries bench-alike bench-board bench-claims bench-codecs bench-collaboration bench-digits \
 	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-own bench-placement \
 	bench-planner bench-privacy bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
 	bench-selective-others bench-stragglers bench-table4 bench-tune bench-twin bench-watching docs gallery pictures site sizing clean
@@ -92,6 +92,9 @@ bench-own: setup  ## Compare a CNN built in with the same as a module of the use
 
 bench-codecs: setup  ## Compare bytes and accuracy of codecs on digits (5 minutes).
 	$(BIN)/python benchmarks/digits.py codecs --seeds 3
+
+bench-alike: setup  ## Prototype sheaf beside selective sheaf on nine problems, 5 seeds (20 minutes).
+	$(BIN)/python benchmarks/alike.py
 
 bench-collaboration: setup  ## Tune and compare all ways of talking on related tasks (20 minutes).
 	$(BIN)/python benchmarks/digits.py tuned

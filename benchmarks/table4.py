@@ -98,7 +98,9 @@ def main() -> None:
     header = "method|tuned|accuracy %, mean ± s.e. over seeds|against Local|worst 10%|payload MB|TFLOP|clients' PSS MB"
     text = table(f"{header}|published: accuracy %|MB", rows)
     command = f"python benchmarks/table4.py --data-root FOLDER --steps {given.steps} --batch-size {given.batch_size}"
-    more = f" --rounds {given.rounds} --seeds {given.seeds} --trials {given.trials} --tuning-rounds {given.tuning_rounds}"
+    more = (
+        f" --rounds {given.rounds} --seeds {given.seeds} --trials {given.trials} --tuning-rounds {given.tuning_rounds}"
+    )
     write(f"table4-{given.steps}" if given.steps > 1 else "table4", f"`{command}{more}`", text)
 
 
