@@ -190,7 +190,8 @@ class PrototypeSheaf(Algorithm):
     def cost(self, own: Assignment) -> Cost:
         d_i = own.architecture.size
         rows = sum(shared_size(self.gamma, d_i, peer.parameters) for peer in own.neighbours)
-        return Cost((OF_A_TRANSFORM + 1) * d_i + 2 * rows + length_of(own.architecture, self.sketch))
+        told = length_of(own.architecture, self.sketch) * (1 + (len(own.neighbours) if self.seek else 0))
+        return Cost((OF_A_TRANSFORM + 1) * d_i + 2 * rows + told)
 
 
 def clients_in(those: np.ndarray) -> list[int]:

@@ -69,6 +69,14 @@ def test_a_neighbour_gets_a_model_that_stands_still_whole_from_enough_rotating_r
         assert edge.rounds[-1]["update"] < 1e-6
 
 
+def test_all_rows_of_prototype_sheaf_tell_the_whole_model_and_its_prototypes_are_not_taken_for_rows(run_in_threads):
+    folder = run_in_threads(DIGITS + "algorithm = { name = 'prototype-sheaf', gamma = 1.0, lam = 0.1, seek = 5 }")
+    edges = measure(folder.path, Asked(attacks=("model",))).edges
+    read = [edge for edge in edges if edge.rounds]
+    assert {edge.reads for edge in read} == {"rotating rows"}
+    assert max(row["update"] for edge in read for row in edge.rounds if row["round"] > 1) < 1e-3  # float32
+
+
 def test_fixed_maps_tell_a_subspace_and_no_more_in_any_number_of_rounds(run_in_threads):
     fixed = "algorithm = { name = 'sheaf-fmtl', start = 'orthogonal', eta = 0.0, gamma = 0.2, lam = 0.0 }"
     folder = run_in_threads(DIGITS + fixed)
