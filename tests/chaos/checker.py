@@ -4,7 +4,7 @@ yields a line for every difference. Nothing here imports the product."""
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import pairwise, product
+from itertools import combinations_with_replacement, pairwise, product
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -274,10 +274,9 @@ class Checker:
 
 
 def _sums(weights: set[wire.Weight], count: int) -> set[wire.Weight]:
-    """All that so many messages may weigh together, each of which has one of at most two weights."""
-    return {
-        one.times(n) + other.times(count - n) for one, other in product(weights, repeat=2) for n in range(count + 1)
-    }
+    """All that so many messages may weigh together, each of which has one of these weights."""
+    each = combinations_with_replacement(weights, count)
+    return {sum(of, start=wire.NOTHING) for of in each}
 
 
 def _differ(what: str, expected: set, found: set) -> Iterator[str]:
