@@ -48,15 +48,11 @@ def problem(data: dict[str, Any], seed: int) -> dict[str, Any]:
     return tree | {"data": kept | data}
 
 
-def on_at_the_end(folders: list[Path]) -> str:
-    """How many edges pull in the last round, in percent of the graph's; a mean over runs."""
+def pulls(folders: list[Path]) -> str:
+    """How many neighbours a client is pulled towards in the last round; a mean over clients and runs."""
     query = "SELECT sum(weight > 0) AS n FROM edge WHERE round = (SELECT max(round) FROM edge)"
-    shares = []
-    for folder in folders:
-        run = open_run(folder)
-        edges = run.sql("SELECT sum(degree) AS n FROM node WHERE role = 'client'")["n"][0]
-        shares.append(100 * (run.sql(query)["n"][0] or 0) / edges)
-    return f"{statistics.mean(shares):.0f}"
+    found = [float(open_run(folder).sql(query)["n"][0]) / CLIENTS for folder in folders]
+    return f"{statistics.mean(found):.1f}"
 
 
 def rows(out: Path, seeds: int) -> Iterator[list[str]]:
@@ -66,16 +62,15 @@ def rows(out: Path, seeds: int) -> Iterator[list[str]]:
         for method, found in results.items():
             worst = over_seeds(100 * min(each.metric) for each in found)
             compared = against(results["prototypes"], found, 100) if method != "prototypes" else ""
-            edges = on_at_the_end(folders[method]) if "s" in method[:1] or "proto" in method else ""
+            edges = pulls(folders[method]) if method not in ("local", "dFedU") else ""
             yield [name, method, percent(found), compared, worst, edges, f"{payload(found):.2f}"]
 
 
 def main() -> None:
     given = options(__doc__, seeds=5, out="bench-alike").parse_args()
-    header = (
-        f"problem|method|accuracy %, mean ± s.e. over {given.seeds} seeds|against prototypes|worst client|edges on, %"
-    )
-    text = table(f"{header}|payload MB", rows(given.out, given.seeds))
+    accuracy = f"accuracy %, mean ± s.e. over {given.seeds} seeds"
+    header = f"problem|method|{accuracy}|against prototypes|worst client|neighbours that pull|payload MB"
+    text = table(header, rows(given.out, given.seeds))
     write("alike", f"`python benchmarks/alike.py --seeds {given.seeds}`", text)
 
 

@@ -163,11 +163,8 @@ class PrototypeSheaf(Algorithm):
         known = clients_in(state.met) if since < self.seek else []
         seeking = [j for j in known if state.seeks[j] and j in state.theirs]
         meet = self._introductions(client, seeking) if known else {}
-        said = np.array([-1, alike < state._degree], client.theta.dtype)
-        heard = peers.exchange(
-            {j: np.array([meet.get(j, -1), said[1]], said.dtype) for j in known}, quiet=neighbours - set(known)
-        )
-        for j, (whom, seeks) in heard.items():
+        words = {j: np.array([meet.get(j, -1), alike < state._degree], client.theta.dtype) for j in known}
+        for j, (whom, seeks) in peers.exchange(words, quiet=neighbours - words.keys()).items():
             state.seeks[j] = seeks > 0
             if whom in neighbours:
                 state.met[int(whom)] = True
@@ -240,11 +237,11 @@ class End:
 
 def likeness(mine: np.ndarray, theirs: np.ndarray, classes: int, sure: float) -> float:
     """Returns 1 - (D + sure se)/(S_i + S_j) from what both ends tell; minus infinity where they have no class in common
-    or no end has two. The spread of one that has a single class is taken to be that of the other. Exchanging them gives
-    the same number to the last bit, on any machine, as fsum rounds once."""
+    or no end has two, or a number is none. The spread of one that has a single class is taken to be that of the other.
+    Exchanging them gives the same number to the last bit, on any machine, as fsum rounds once."""
     i, j = ends = End.of(mine, classes), End.of(theirs, classes)
     both = (i.n > 0) & (j.n > 0)
-    if not both.any():
+    if not both.any() or not np.isfinite(np.append(mine, theirs)).all():
         return -math.inf
     w = i.n[both] * j.n[both] / (i.n[both] + j.n[both])
     w /= math.fsum(w.tolist())

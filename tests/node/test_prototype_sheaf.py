@@ -101,6 +101,16 @@ def test_both_ends_find_the_same_number_to_the_last_bit(first, second, seed):
         assert found == -math.inf
 
 
+any_number = st.floats(width=32) | st.sampled_from([0, 1, -1, 3e38])
+
+
+@given(mine=arrays(np.float32, 13, elements=any_number), theirs=arrays(np.float32, 13, elements=any_number))
+def test_whatever_a_neighbour_tells_is_a_number_for_both_and_stops_nobody(mine, theirs):
+    found = likeness(mine, theirs, 3, 1.0)
+    assert not math.isnan(found)
+    assert found == likeness(theirs, mine, 3, 1.0)
+
+
 @pytest.mark.parametrize(("turned", "expected"), [(False, 1.0), (True, -1.0)])
 def test_one_task_is_alike_and_an_opposed_one_is_not(turned, expected):
     """Many samples of two classes; the other end has them the other way round, or not."""
