@@ -149,8 +149,9 @@ class DataSection(Section):
     clients_per_owner: Annotated[Count, Needs("partition", "auto", "natural")] = 1
     """natural: the samples of each owner are split evenly, at random, among so many clients."""
     rotations: tuple[Angle, ...] = (0,)
-    """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle, counter-
-    clockwise. Multiples of 90 degrees move pixels; other angles interpolate between them, with 0 outside the image."""
+    """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle, in
+    degrees, counter-clockwise. Multiples of 90 move pixels; others interpolate between them, with 0 outside the image.
+    """
     mask: Index = 0
     """After the turn, a square of so many pixels a side is set to 0 in all images of a client, at a place drawn for
     each client; 0 masks nothing."""

@@ -1,4 +1,4 @@
-"""Prototype sheaf: neighbours pull at each other whose classes look alike. Ours; docs/prototype-sheaf.md derives it.
+"""Prototype sheaf: neighbours whose classes look alike pull at each other. Ours; docs/prototype-sheaf.md derives it.
 
 All clients start from one theta^0. a_ic (h,) is the mean of what the last layer of theta^0 sees of client i's n_ic
 samples of class c, its prototype. Once, before they pull, both ends of an edge learn from each other's prototypes how
@@ -23,7 +23,7 @@ with d_ij orthonormal rows P_ij = P_ji that both ends draw anew in each round. O
 No pull has a part in the estimate, so that a wrong one cannot confirm itself.
 
 With ``seek`` the graph is only where it begins: whoever knows two clients that are alike, by what both have told it,
-introduces them to one another, as long as both have fewer such neighbours than they had any at the start."""
+introduces them to one another, as long as both have fewer neighbours like themselves than any at the start."""
 
 import math
 from collections.abc import Iterable
@@ -134,7 +134,7 @@ class PrototypeSheaf(Algorithm):
         theirs = peers.exchange({j: mine[j] for j in rows}, quiet=neighbours - on)
         r = {j: mine[j] - theirs[j] for j in rows if j in theirs}  # P_ij (theta_i - theta_j)
         descend(client, self.lam, r)
-        client.report.weights = {j: float(j in r) for j in clients_in(state.met)}
+        client.report.weights = {j: float(j in r) for j in places(state.met)}
         if self.seek:
             peers.skip_to(2)
             self._meet(client, peers, len(on))
@@ -146,10 +146,10 @@ class PrototypeSheaf(Algorithm):
         if self.compares(peers.round) or np.isnan(state.prototypes[-1]):
             state.prototypes = described(client, state._theta0, self.sketch)
             state.likeness[:] = np.nan
-            state._pairs.clear()
-        told = clients_in(state.met & (np.isnan(state.likeness) | state.asked))
+        told = places(state.met & (np.isnan(state.likeness) | state.asked))
         heard = peers.exchange(dict.fromkeys(told, state.prototypes), quiet=neighbours - set(told))
         state.asked[:] = False
+        state._pairs = {pair: found for pair, found in state._pairs.items() if heard.keys().isdisjoint(pair)}
         for j, prototypes in heard.items():
             state.asked[j], state.met[j] = j not in told, True
             state.likeness[j] = likeness(state.prototypes, prototypes, client.model.outputs, self.sure)
@@ -160,7 +160,7 @@ class PrototypeSheaf(Algorithm):
         """Tells all that it has met whom to meet, -1 for nobody, and whether it seeks others itself."""
         state, neighbours = client.state, client.neighbours.keys()
         since = (peers.round - 1) % self.compare_every if self.compare_every else peers.round - 1
-        known = clients_in(state.met) if since < self.seek else []
+        known = places(state.met) if since < self.seek else []
         seeking = [j for j in known if state.seeks[j] and j in state.theirs]
         meet = self._introductions(client, seeking) if known else {}
         words = {j: np.array([meet.get(j, -1), alike < state._degree], client.theta.dtype) for j in known}
@@ -191,7 +191,8 @@ class PrototypeSheaf(Algorithm):
         return Cost((OF_A_TRANSFORM + 1) * d_i + 2 * rows + told)
 
 
-def clients_in(those: np.ndarray) -> list[int]:
+def places(those: np.ndarray) -> list[int]:
+    """Returns where it is not 0."""
     return np.flatnonzero(those).tolist()
 
 
@@ -208,16 +209,16 @@ def described(client: Client, theta: np.ndarray, sketch: int) -> np.ndarray:
     n = client.class_counts()
     spread = np.where(n > 0, np.square(means - means[n > 0].mean(axis=0)).sum(axis=1), 0.0)
     sketches = np.zeros((len(n), min(sketch, means.shape[1])))
-    for c in np.flatnonzero(n).tolist():
-        sketches[c] = means[c] if sketch >= means.shape[1] else signs(client.seed, c, sketch, means.shape[1]) @ means[c]
+    for c in places(n):
+        sketches[c] = means[c] if sketch >= means.shape[1] else sketched(means[c], client.seed, c, sketch)
     return np.concatenate([sketches.ravel(), spread, n, [scatter]]).astype(client.theta.dtype)
 
 
-def signs(seed: int, label: int, sketch: int, features: int) -> np.ndarray:
-    """Returns a matrix R (sketch, features) of entries +-1/sqrt(sketch), the same for all clients: E ||R v||^2 is
-    ||v||^2, its variance at most 2/sketch ||v||^4."""
-    drawn = generator(seed, "signs of prototypes", label).integers(0, 2, (sketch, features), np.int8)
-    return (2.0 * drawn - 1) / math.sqrt(sketch)
+def sketched(v: np.ndarray, seed: int, label: int, numbers: int) -> np.ndarray:
+    """Returns R v (numbers,) for a matrix R of entries +-1/sqrt(numbers), the same for all clients: E ||R v||^2
+    is ||v||^2, its variance at most 2/numbers ||v||^4."""
+    drawn = generator(seed, "signs of prototypes", label).integers(0, 2, (numbers, len(v)), np.int8)
+    return np.array([(2.0 * row - 1) @ v for row in drawn]) / math.sqrt(numbers)
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ numbers = st.floats(-3, 3).map(lambda number: round(number, 3))
 counts = arrays(np.int64, 3, elements=st.integers(0, 5))
 
 
-def told(samples, sketches=None):
+def told(samples):
     """What a client tells that has these samples, {class: (n, h)} of 3 classes."""
     h = next(iter(samples.values())).shape[1]
     n = np.array([len(samples.get(c, ())) for c in range(3)])
     a = np.array([samples[c].mean(axis=0) if n[c] else np.zeros(h) for c in range(3)])
     apart = [((a[c] - a[n > 0].mean(axis=0)) ** 2).sum() if n[c] else 0.0 for c in range(3)]
     scatter = sum(((x - x.mean(axis=0)) ** 2).sum() for x in samples.values())
-    return np.concatenate([a.ravel() if sketches is None else sketches, apart, n, [scatter]])
+    return np.concatenate([a.ravel(), apart, n, [scatter]])
 
 
 @given(
@@ -79,11 +79,13 @@ def test_over_all_signs_the_squared_length_of_a_sketch_is_that_of_the_vector_and
 
 
 def test_signs_are_as_drawn_for_the_class_whoever_draws_them():
-    R = module.signs(3, 1, 8, 500)
-    assert set(np.unique(R)) == {-1 / math.sqrt(8), 1 / math.sqrt(8)}
-    assert abs(R.mean()) < 4 / math.sqrt(R.size) / math.sqrt(8)
-    np.testing.assert_array_equal(R, module.signs(3, 1, 8, 500))
-    assert all((each != R).any() for each in (module.signs(3, 2, 8, 500), module.signs(4, 1, 8, 500)))
+    def R(seed, label):
+        return module.sketched(np.eye(500), seed, label, 8)
+
+    assert set(np.unique(R(3, 1))) == {-1 / math.sqrt(8), 1 / math.sqrt(8)}
+    assert abs(R(3, 1).mean()) < 4 / math.sqrt(8 * 500) / math.sqrt(8)
+    np.testing.assert_array_equal(R(3, 1), R(3, 1))
+    assert all((other != R(3, 1)).any() for other in (R(3, 2), R(4, 1)))
 
 
 @settings(max_examples=50)
