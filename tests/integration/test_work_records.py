@@ -26,10 +26,11 @@ def test_cpu_time_operations_and_memory_of_a_run_with_maps(run_in_processes, sto
 
     parts = folder.rows("SELECT node, part FROM work_total")
     assert set(parts) == {(node, part) for node in range(3) for part in PARTS}
-    shares = folder.rows(
-        "SELECT sum(work_total.cpu_s) / cpu_total.cpu_s FROM work_total JOIN cpu_total USING (node) GROUP BY node"
+    # of all clients together: of one it is some 50 ms, of which a busy machine takes a fifth to start and to end it
+    ((parts_s, all_s),) = folder.rows(
+        "SELECT (SELECT sum(cpu_s) FROM work_total WHERE node >= 0), (SELECT sum(cpu_s) FROM cpu_total WHERE node >= 0)"
     )
-    assert shares == [(pytest.approx(1, rel=0.2),)] * 3
+    assert parts_s == pytest.approx(all_s, rel=0.2)
     assert folder.rows("SELECT sum(cpu_s) FROM work_total WHERE part = 'waiting'") == [(0,)]
     assert folder.rows("SELECT count(*) FROM work WHERE cpu_s < 0 OR elapsed_s < 0 OR flops < 0") == [(0,)]
 
