@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_type_hints
 
 import tomli_w
 from annotated_types import Ge, Le, Lt, MaxLen
-from pydantic import Field, GetPydanticSchema, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from ...metrics.config_file import flat
@@ -88,11 +88,7 @@ class TrackingSection(Section):
     may share one."""
 
 
-_ONE_OF: Any = Annotated[Union[tuple(ALGORITHMS.values())], Field(discriminator="name")]  # noqa: UP007 (from the table)
 _DEFAULT = ALGORITHMS["sheaf-fmtl"]()
-AlgorithmSection = Annotated[Any, GetPydanticSchema(lambda _, schema_of: schema_of(_ONE_OF))]
-
-
 SCENARIO = ("time", "compute", "stragglers", "links", "faults", "chaos", "trace")
 SCENARIO_TABLES = ", ".join(f"[[{name}]]" if name == "faults" else f"[{name}]" for name in SCENARIO)
 
@@ -110,7 +106,7 @@ class RunConfig(Section):
     data: DataSection = DataSection()
     model: ModelSettings = ModelSettings()
     training: Training = Training()
-    algorithm: AlgorithmSection = _DEFAULT
+    algorithm: Any = _DEFAULT
     """Settings of the algorithm that ``algorithm.name`` chooses."""
     evaluation: Evaluation = Evaluation()
     checkpoints: Checkpoints = Checkpoints()
@@ -186,25 +182,9 @@ def validate(tree: dict[str, Any], *, from_run: bool = False) -> RunConfig:
     """Raises ConfigError with a line for each key at fault. Executes the code that it names; ``from_run``, whose folder
     anyone may have written, only if that has been done before."""
     tree = _with_installed(tree)
-    section, problems, algorithm = tree.get("algorithm"), [], None
-    rest = tree
-    if isinstance(section, dict) and "use" in section:
-        rest = {key: value for key, value in tree.items() if key != "algorithm"}
-        kind = _own_kind(section["use"], from_run=from_run)
-        try:
-            algorithm = as_section(kind, _defaults(kind) | {"name": kind.name or _words(kind.__name__)} | section)
-            if not isinstance(algorithm.traits, Traits):
-                raise ConfigError(
-                    f"{kind.__name__}.traits = {shown(algorithm.traits)}: must be sheafgossip.Traits(...)"
-                )
-        except ValidationError as error:
-            problems += [each | {"loc": ("algorithm", "use", *each["loc"])} for each in error.errors()]
-        except TypeError as error:
-            if own_code.blamed(error):
-                raise
-            raise ConfigError(f"algorithm.use = {section['use']!r}: a bound of a field does not fit: {error}") from None
+    algorithm, problems = _algorithm(tree["algorithm"], from_run=from_run) if "algorithm" in tree else (None, [])
     try:
-        config = as_section(RunConfig, rest)
+        config = as_section(RunConfig, {key: value for key, value in tree.items() if key != "algorithm"})
     except ValidationError as error:
         problems += error.errors()
     if problems:  # of a list with an entry that is wrong, only the entry is told
@@ -214,6 +194,35 @@ def validate(tree: dict[str, Any], *, from_run: bool = False) -> RunConfig:
         config = config.but(algorithm=algorithm)
     written = {part for key in flat(tree, lists=True) for part in accumulate(key.split("."), "{}.{}".format)}
     return config._as_written(frozenset(written))
+
+
+def _algorithm(section: Any, *, from_run: bool) -> tuple[Algorithm | None, list[Any]]:
+    """Returns it, or what is wrong with its keys, as pydantic tells that. Raises ConfigError."""
+    problem = {"loc": ("algorithm",), "input": section}
+    if not isinstance(section, dict):
+        return None, [problem | {"type": "dict_type"}]
+    name: Any = section.get("name")
+    own = "use" in section
+    if not own and not (isinstance(name, str) and name in ALGORITHMS):
+        return None, [problem | {"type": "union_tag_not_found" if name is None else "union_tag_invalid"}]
+    try:
+        return (_own_algorithm(section, from_run=from_run) if own else as_section(ALGORITHMS[name], section)), []
+    except ValidationError as error:
+        return None, [each | {"loc": ("algorithm", "use" if own else name, *each["loc"])} for each in error.errors()]
+
+
+def _own_algorithm(section: dict[str, Any], *, from_run: bool) -> Algorithm:
+    """Raises ValidationError and ConfigError."""
+    kind = _own_kind(section["use"], from_run=from_run)
+    try:
+        algorithm = as_section(kind, _defaults(kind) | {"name": kind.name or _words(kind.__name__)} | section)
+    except TypeError as error:
+        if own_code.blamed(error):
+            raise
+        raise ConfigError(f"algorithm.use = {section['use']!r}: a bound of a field does not fit: {error}") from None
+    if not isinstance(algorithm.traits, Traits):
+        raise ConfigError(f"{kind.__name__}.traits = {shown(algorithm.traits)}: must be sheafgossip.Traits(...)")
+    return algorithm
 
 
 def _with_installed(tree: dict[str, Any]) -> dict[str, Any]:
@@ -327,7 +336,7 @@ def _unknown(where: Sequence[Any], tree: Mapping[str, Any]) -> str:
             kind = keys_of(section)[part].annotation  # a table, tables, or perhaps one
             section = next(each for each in (kind, *get_args(kind)) if isinstance(each, type))
     name, allowed = str(where[-1]), list(keys_of(section)) + (["base", "compare"] if section is RunConfig else [])
-    if section in ALGORITHMS.values():
+    if ALGORITHMS.get(getattr(section, "name", "")) is section:
         allowed.remove("use")
     elsewhere = [f"{place}.{name}" for place, table in _sections().items() if name in keys_of(table)]
     close = difflib.get_close_matches(name, allowed, n=1) or elsewhere

@@ -73,6 +73,7 @@ class _Server:
         from ...node.algorithms import libraries_for
 
         parts = [Assignment.from_json(assignment) for assignment in assignments]
+        known = len(sys.modules)
         try:
             _load(libraries_for(parts))
         except Exception:  # of the user's code
@@ -80,6 +81,8 @@ class _Server:
             for part in parts:
                 self._launcher.send(Exited(part.node, None))
             return
+        if len(sys.modules) > known:
+            _settle()
         lines: list[tuple[socket.socket, socket.socket]] = []
         pids: list[int] = []
         failpoint("fork")
@@ -139,12 +142,14 @@ class _Server:
 
 
 def _load(libraries: Iterable[str]) -> None:
+    for library in libraries:
+        importlib.import_module(library)
+
+
+def _settle() -> None:
     """Here once, and not in each client: there, a collection must not touch, and so copy, the shared pages."""
-    if missing := [library for library in libraries if library not in sys.modules]:
-        for library in missing:
-            importlib.import_module(library)
-        gc.collect()
-        gc.freeze()
+    gc.collect()
+    gc.freeze()
 
 
 _LIBRARY = ctypes.PyDLL(None, use_errno=True)  # of C; not CDLL: the interpreter's lock stays held
@@ -208,8 +213,7 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
         warm_up(folder / "r")  # as short as a run's own folder: paths of sockets must not be long
     except RuntimeError as error:  # no thread, most of all
         sys.exit(f"the fork server cannot begin: {error}")
-    gc.collect()
-    gc.freeze()
+    _settle()
     failpoint("loaded")
     _Server(Control(socket.socket(fileno=line), control.FROM_LAUNCHER)).serve()
 

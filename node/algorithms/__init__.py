@@ -1,7 +1,8 @@
-"""The algorithms. To add one: write its file, and its class in this table."""
+"""The algorithms. To add one: write its file, and where its class is in this table."""
 
+import importlib
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -14,57 +15,85 @@ from .. import own_code
 from ..assignment import Assignment, Neighbour
 from ..model.architecture import DENSE
 from ..settings import Training
-from .ad_psgd import ADPSGD
-from .apfl import APFL
 from .base import Algorithm, Edge, SettingsError, Vector
-from .beer import BEER
-from .choco import ChocoSGD
-from .common_model import Ditto, FedAvg, PerFedAvg, PFedMe
-from .dac import DAC
-from .dfca import DFCA
-from .dfedavgm import DFedAvgM, DFedSAM
-from .dfedpgp import DFedPGP
-from .dispfl import DisPFL
-from .divshare import DivShare
-from .dpfl import DPFL
-from .epidemic import Epidemic
-from .facade import Facade
-from .fedgh import FedGH
-from .fedproto import FedProto
-from .fedprox import FedProx
-from .fedsem import FedSEM
-from .fedu import FedMTL, FedU
-from .fine_tuning import FedAvgFT
-from .flt import FLT
-from .gossip import D2, DPSGD, GradientTracking, Local, Pairwise, PushSum
-from .hypernetworks import GHN, SHN, PFedHN
-from .ifca import IFCA
-from .moon import MOON
-from .pens import PENS
-from .personal_layers import FedBN, FedPer, FedRep
-from .prototype_sheaf import PrototypeSheaf
-from .scaffold import SCAFFOLD
-from .selective_sheaf import SelectiveSheaf
-from .server import ServerAlgorithm
-from .sfl import SFL
-from .sfmtl_graph import SFMTLGraph
-from .shared_layers import FedAvgC, FedSAK
-from .sheaf_fmtl import DFedU, SheafFMTL
-from .teleportation import Teleportation
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    algorithm.name: algorithm
-    for algorithm in (
-        *(Local, DPSGD, D2, GradientTracking, PushSum, Pairwise, Epidemic, Teleportation, ADPSGD),
-        *(ChocoSGD, BEER, DivShare),
-        *(FedAvg, Ditto, PFedMe, PerFedAvg, FedAvgC, FedSAK, FLT, SFMTLGraph, PFedHN, GHN, SHN),
-        *(DAC, DFCA, DPFL, Facade, FedSEM, IFCA, PENS),
-        *(FedProto, FedGH, DisPFL, SFL),
-        *(FedPer, FedRep, FedBN, DFedPGP, APFL),
-        *(FedAvgFT, FedProx, SCAFFOLD, MOON, DFedAvgM, DFedSAM, FedU, FedMTL),
-        *(DFedU, SheafFMTL, SelectiveSheaf, PrototypeSheaf),
-    )
-}
+
+class _Table(Mapping[str, type[Algorithm]]):
+    """{name: class}, of which only those that are asked for are loaded."""
+
+    def __init__(self, places: dict[str, str]):
+        self._places = places
+
+    def __getitem__(self, name: str) -> type[Algorithm]:
+        file, _, kind = self._places[name].partition(".")
+        found: type[Algorithm] = getattr(importlib.import_module(f".{file}", __name__), kind)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+ALGORITHMS = _Table(
+    {
+        "local": "gossip.Local",
+        "d-psgd": "gossip.DPSGD",
+        "d2": "gossip.D2",
+        "gradient-tracking": "gossip.GradientTracking",
+        "push-sum": "gossip.PushSum",
+        "pairwise": "gossip.Pairwise",
+        "epidemic": "epidemic.Epidemic",
+        "teleportation": "teleportation.Teleportation",
+        "ad-psgd": "ad_psgd.ADPSGD",
+        "choco-sgd": "choco.ChocoSGD",
+        "beer": "beer.BEER",
+        "divshare": "divshare.DivShare",
+        "fedavg": "common_model.FedAvg",
+        "ditto": "common_model.Ditto",
+        "pfedme": "common_model.PFedMe",
+        "per-fedavg": "common_model.PerFedAvg",
+        "fedavg-c": "shared_layers.FedAvgC",
+        "fedsak": "shared_layers.FedSAK",
+        "flt": "flt.FLT",
+        "sfmtl-graph": "sfmtl_graph.SFMTLGraph",
+        "pfedhn": "hypernetworks.PFedHN",
+        "ghn": "hypernetworks.GHN",
+        "shn": "hypernetworks.SHN",
+        "dac": "dac.DAC",
+        "dfca": "dfca.DFCA",
+        "dpfl": "dpfl.DPFL",
+        "facade": "facade.Facade",
+        "fedsem": "fedsem.FedSEM",
+        "ifca": "ifca.IFCA",
+        "pens": "pens.PENS",
+        "fedproto": "fedproto.FedProto",
+        "fedgh": "fedgh.FedGH",
+        "dispfl": "dispfl.DisPFL",
+        "sfl": "sfl.SFL",
+        "fedper": "personal_layers.FedPer",
+        "fedrep": "personal_layers.FedRep",
+        "fedbn": "personal_layers.FedBN",
+        "dfedpgp": "dfedpgp.DFedPGP",
+        "apfl": "apfl.APFL",
+        "fedavg-ft": "fine_tuning.FedAvgFT",
+        "fedprox": "fedprox.FedProx",
+        "scaffold": "scaffold.SCAFFOLD",
+        "moon": "moon.MOON",
+        "dfedavgm": "dfedavgm.DFedAvgM",
+        "dfedsam": "dfedavgm.DFedSAM",
+        "fedu": "fedu.FedU",
+        "fedmtl": "fedu.FedMTL",
+        "dfedu": "sheaf_fmtl.DFedU",
+        "sheaf-fmtl": "sheaf_fmtl.SheafFMTL",
+        "selective-sheaf": "selective_sheaf.SelectiveSheaf",
+        "prototype-sheaf": "prototype_sheaf.PrototypeSheaf",
+    }
+)
 
 _MODELS = "sheafgossip.node.model"
 
@@ -89,6 +118,8 @@ def own_kind(use: str) -> type[Algorithm]:
         raise own.error(f"{own.name} needs @dataclass(frozen=True) above it: one object of it serves all clients")
     if kind.round is Algorithm.round:
         raise own.error(f"{own.name} has no method round(self, client, peers)")
+    from .server import ServerAlgorithm
+
     base = ServerAlgorithm if issubclass(kind, ServerAlgorithm) else Algorithm
     for name, method in inspect.getmembers(base, inspect.isfunction):
         if not name.startswith("_"):
@@ -123,13 +154,13 @@ def _frozen(value: Any) -> Any:
 def libraries_of(
     algorithm: Algorithm | None, kinds: Collection[str], training: Training = Training()
 ) -> tuple[str, ...]:
-    """Returns the large modules that clients with these kinds of models need beyond what all do."""
+    """Returns the modules that clients with these kinds of models need beyond what all do."""
     needed = {
         "networks": training.loss.use or not DENSE.issuperset(kinds),
         "own": "own" in kinds,
         "own_optimizer": training.optimizer_use,
     }
-    own = algorithm.traits.libraries if algorithm else ()
+    own = (type(algorithm).__module__, *algorithm.traits.libraries) if algorithm and not algorithm.use else ()
     return own + tuple(f"{_MODELS}.{name}" for name, is_needed in needed.items() if is_needed)
 
 

@@ -210,13 +210,20 @@ OWN = (
     "((4,), 3, 'classification'), numpy.dtype('f4'))"
 )
 KNOWN = [f"sheafgossip.node.{name}" for name in ("algorithms", "model.architecture", "assignment", "client")]
-(TORCH,) = libraries_of(ALGORITHMS["d-psgd"](), ["logistic", "cnn"])
+*_, TORCH = libraries_of(ALGORITHMS["d-psgd"](), ["logistic", "cnn"])
+ONE_EACH = tuple(f"sheafgossip.node.algorithms.{name}" for name in ("beer", "dac", "fedgh", "scaffold"))
+FROM_A_FILE = (
+    "sheafgossip.launcher.config.sections as sections; "
+    "assert sections.validate({'algorithm': {'name': 'beer'}}).algorithm.name == 'beer'"
+)
 
 
 @pytest.mark.parametrize(
     ("modules", "watched", "loaded"),
     [
         (", ".join(KNOWN), ("torch", "sheafgossip.node.model.learner"), set()),
+        ("sheafgossip.node.algorithms, sheafgossip.launcher.processes.engine", ONE_EACH, set()),
+        (FROM_A_FILE, ONE_EACH, {"sheafgossip.node.algorithms.beer"}),
         ("sheafgossip.node.process.main", (*HEAVY, "sheafgossip.launcher", "sheafgossip.metrics.collector"), set()),
         (WARMED_UP, (*HEAVY, "scipy"), set()),
         (TORCH, HEAVY, {"torch"}),
@@ -226,6 +233,8 @@ KNOWN = [f"sheafgossip.node.{name}" for name in ("algorithms", "model.architectu
     ],
     ids=[
         "knowing algorithms",
+        "the table of algorithms",
+        "one algorithm of a file",
         "a client process",
         "linear models",
         "other models",
