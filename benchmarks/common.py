@@ -32,6 +32,7 @@ PARTS = {
     "efficiency": "CPU time of whole runs against the gradient steps alone",
     "ring": "A small run from start to end",
     "own": "The same with the model as a module of the user's",
+    "peers": "The same work in other simulators",
     "exchange": "Exchange rounds a second against bare pyzmq",
     "planner": "Planning",
     "soak": "A very long run",

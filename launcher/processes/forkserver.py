@@ -75,7 +75,7 @@ class _Server:
         parts = [Assignment.from_json(assignment) for assignment in assignments]
         known = len(sys.modules)
         try:
-            _load(libraries_for(parts))
+            _load(libraries_for(parts))  # and with them, files of algorithms
         except Exception:  # of the user's code
             self._launcher.send(FromClient(parts[0].node, Failed(traceback.format_exc())))
             for part in parts:

@@ -154,13 +154,13 @@ def _frozen(value: Any) -> Any:
 def libraries_of(
     algorithm: Algorithm | None, kinds: Collection[str], training: Training = Training()
 ) -> tuple[str, ...]:
-    """Returns the modules that clients with these kinds of models need beyond what all do."""
+    """Returns the large modules that clients with these kinds of models need beyond what all do."""
     needed = {
         "networks": training.loss.use or not DENSE.issuperset(kinds),
         "own": "own" in kinds,
         "own_optimizer": training.optimizer_use,
     }
-    own = (type(algorithm).__module__, *algorithm.traits.libraries) if algorithm and not algorithm.use else ()
+    own = algorithm.traits.libraries if algorithm else ()
     return own + tuple(f"{_MODELS}.{name}" for name, is_needed in needed.items() if is_needed)
 
 

@@ -210,7 +210,7 @@ OWN = (
     "((4,), 3, 'classification'), numpy.dtype('f4'))"
 )
 KNOWN = [f"sheafgossip.node.{name}" for name in ("algorithms", "model.architecture", "assignment", "client")]
-*_, TORCH = libraries_of(ALGORITHMS["d-psgd"](), ["logistic", "cnn"])
+(TORCH,) = libraries_of(ALGORITHMS["d-psgd"](), ["logistic", "cnn"])
 ONE_EACH = tuple(f"sheafgossip.node.algorithms.{name}" for name in ("beer", "dac", "fedgh", "scaffold"))
 FROM_A_FILE = (
     "sheafgossip.launcher.config.sections as sections; "

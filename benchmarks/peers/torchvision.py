@@ -1,0 +1,1 @@
+"""Stands in for torchvision, which gossipy imports for data sets that are not used here."""
