@@ -36,9 +36,9 @@ evaluation = {{ every = 0 }}
 algorithm = {{ name = "{algorithm}" }}
 {more}
 """
-NOTE = """Medians (smallest to largest), in turns: 20 clients with a network of 64, 32 and 10 units, 50 rounds of ten steps,
-no evaluation. Whole commands with all their processes. gossipy is one process; a client hears one neighbour a round there,
-two with our D-PSGD."""
+NOTE = """Medians (smallest to largest) of whole commands, all their processes, in turns: 20 clients with a network of
+64, 32 and 10 units, 50 rounds of ten steps, no evaluation. gossipy is one process; a client hears one neighbour a round
+there, two with our D-PSGD."""
 SAMPLE_S = 0.5
 PR_SET_CHILD_SUBREAPER = 36
 LIBC = ctypes.CDLL(None, use_errno=True)
