@@ -11,7 +11,8 @@ import sheafgossip as sg
 from runs import until
 from sheafgossip.given import table_of
 from sheafgossip.launcher.config.files import load
-from sheafgossip.node.algorithms import DPSGD, DFedU, SheafFMTL
+from sheafgossip.node.algorithms.gossip import DPSGD
+from sheafgossip.node.algorithms.sheaf_fmtl import DFedU, SheafFMTL
 from sheafgossip.node.edges import EdgesTable
 
 CONFIG = {"clients": 4, "rounds": 3, "data": {"samples": 120}, "algorithm.name": "d-psgd"}

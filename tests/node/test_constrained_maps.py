@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sheafgossip.node.algorithms import SheafFMTL, links_of
+from sheafgossip.node.algorithms import links_of
+from sheafgossip.node.algorithms.sheaf_fmtl import SheafFMTL
 from sheafgossip.node.assignment import Neighbour
 from sheafgossip.node.constrained_maps import (
     BallMaps,
