@@ -9,9 +9,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-asynchronous \
 	bench-adversaries bench-alike bench-board bench-claims bench-codecs bench-collaboration bench-digits \
-	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-own bench-peers bench-placement \
-	bench-planner bench-privacy bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
-	bench-selective-others bench-stragglers bench-table4 bench-tasks bench-tune bench-twin bench-watching docs gallery pictures site sizing clean
+	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-own bench-peers \
+	bench-placement bench-planner bench-privacy bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
+	bench-selective-others bench-stragglers bench-table4 bench-tasks bench-tune bench-twin \
+	bench-watching docs gallery pictures site sizing clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 26
@@ -90,7 +91,7 @@ bench-ring: setup  ## Measure CPU time and memory of eight small clients (1 minu
 bench-own: setup  ## Compare a CNN built in with the same as a module of the user's (3 minutes).
 	$(BIN)/python benchmarks/efficiency.py --own
 
-bench-peers: setup  ## The same FedAvg and gossip in Flower and gossipy, which pip installs below build/ (20 minutes).
+bench-peers: setup  ## The same FedAvg and gossip in Flower and gossipy, which pip installs below build/ (15 minutes).
 	$(BIN)/python benchmarks/peers.py
 
 bench-codecs: setup  ## Compare bytes and accuracy of codecs on digits (5 minutes).
@@ -166,10 +167,10 @@ bench-board: setup  ## Tune 40 methods alike on six problems, and run each with 
 	cp build/board/board.md build/board/board.json benchmarks/results/
 	cp build/board/board.svg docs/pictures/board.svg
 
-TASKS_RIVALS = local d-psgd dfedu fedavg fedavg-ft ifca dfca facade pens dac fedper fedrep dfedpgp dispfl sfmtl-graph flt ditto \
+TASK_METHODS = local d-psgd dfedu fedavg fedavg-ft ifca dfca facade pens dac fedper fedrep dfedpgp dispfl sfmtl-graph flt ditto \
 	sheaf-fmtl fedsem selective-sheaf prototype-sheaf
 bench-tasks: setup  ## Tune 21 methods alike on five more problems, with groups, without, and with a lonely client (1 hour).
-	$(BIN)/sheafgossip board $(addprefix --problem ,angles alone unequal alike dirichlet-0.3) $(addprefix --method ,$(TASKS_RIVALS)) \
+	$(BIN)/sheafgossip board $(addprefix --problem ,angles alone unequal alike dirichlet-0.3) $(addprefix --method ,$(TASK_METHODS)) \
 		--trials 10 --seeds 5 --jobs 2 --out build/tasks
 	cp build/tasks/board.md benchmarks/results/tasks.md
 

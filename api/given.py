@@ -93,7 +93,7 @@ def table_of(algorithm: Algorithm) -> dict[str, Any]:
             'sheafgossip.Algorithm; built-in ones are chosen by their names: {"algorithm.name": "d-psgd"}'
         )
     given = {field.name: _plain(getattr(algorithm, field.name)) for field in fields(algorithm)}
-    if ALGORITHMS.get(algorithm.name) is type(algorithm):
+    if ALGORITHMS.get(str(algorithm.name)) is type(algorithm):
         return {key: value for key, value in given.items() if key != "use"}
     named = {key: value for key, value in given.items() if key not in ("name", "use")}
     return named | ({"name": algorithm.name} if algorithm.name else {}) | {"use": use_of(type(algorithm))}

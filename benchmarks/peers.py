@@ -39,6 +39,7 @@ algorithm = {{ name = "{algorithm}" }}
 NOTE = """Medians (smallest to largest) of whole commands, all their processes, in turns: 20 clients with a network of
 64, 32 and 10 units, 50 rounds of ten steps, no evaluation. gossipy is one process; a client hears one neighbour a round
 there, two with our D-PSGD."""
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 SAMPLE_S = 0.5
 PR_SET_CHILD_SUBREAPER = 36
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -84,20 +85,21 @@ def environment(name: str, packages: Sequence[str]) -> Path | str:
         pip = [str(python), "-m", "pip", "install", "--quiet", torch, *packages]
         ended = subprocess.run(pip, capture_output=True, text=True)
         if ended.returncode:
-            return ended.stderr.strip().splitlines()[-1]
+            return next((line for line in ended.stderr.splitlines() if line.startswith("ERROR")), "pip has failed")
         done.touch()
     return python
 
 
-def measure(command: Sequence[str]) -> Cost:
-    """Raises SystemExit where it fails. All that it starts ends up as a child of this process, which waits for it."""
+def measure(command: Sequence[str], folder: Path) -> Cost:
+    """Raises SystemExit where it fails. All that it starts ends up as a child of this process, which waits for it; what
+    others keep of a run goes into the folder."""
     before, started, most, ended = os.times(), time.monotonic(), 0.0, threading.Event()
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"},
+        env=os.environ | QUIET | {"FLWR_HOME": str(folder / "flwr"), "RAY_TMPDIR": str(folder)},
         start_new_session=True,
     )
 
@@ -151,7 +153,7 @@ def rows(repeats: int) -> list[tuple[object, ...]]:
     for name, peer in PEERS.items():
         python = environment(name.lower(), peer.packages)
         if isinstance(python, str):
-            found.append((name, f"skipped: {python}", *[""] * 5))
+            found.append((name, f"skipped: {python}", *[""] * 4))
             continue
         costs: dict[str, list[Cost]] = {"sheafgossip": [], name: []}
         with new_folder() as folder:
@@ -159,8 +161,8 @@ def rows(repeats: int) -> list[tuple[object, ...]]:
             words = (str(folder / "data.npz"), *map(str, (CLIENTS, ROUNDS, STEPS)))
             for repeat in range(repeats):
                 ours, _ = run_command(folder, peer.ours, out=f"{repeat}")
-                costs["sheafgossip"].append(measure(ours))
-                costs[name].append(measure([str(python), str(HERE / "peers" / peer.script), *words]))
+                costs["sheafgossip"].append(measure(ours, folder))
+                costs[name].append(measure([str(python), str(HERE / "peers" / peer.script), *words], folder))
         own, others = (np.array(each) for each in costs.values())
         cpu, _, memory = (others / own).T
         title = f"{name} {installed(python, peer)}"

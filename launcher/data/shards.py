@@ -136,6 +136,7 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
         x_train, x_test = inputs(section.rotations[block])
         drifted = None if section.drift is None else inputs(section.drift.rotations[block])
         outputs = {"classes": pool.outputs, "pairs": (pool.outputs + 1) // 2}.get(task, 2)
+        # np.unique would import numpy.ma, which nothing else here needs
         classes = tuple(sorted(set(y_train.tolist()))) if pool.task == "classification" else ()
         owner = pool.owner(owned[client]) if natural and pool.owners is not None else ""
         about = ClientSummary(len(x_train), len(x_test), outputs, group, features, classes, owner)

@@ -73,16 +73,13 @@ class _Server:
         from ...node.algorithms import libraries_for
 
         parts = [Assignment.from_json(assignment) for assignment in assignments]
-        known = len(sys.modules)
         try:
-            _load(libraries_for(parts))  # and with them, files of algorithms
+            _load(libraries_for(parts))
         except Exception:  # of the user's code
             self._launcher.send(FromClient(parts[0].node, Failed(traceback.format_exc())))
             for part in parts:
                 self._launcher.send(Exited(part.node, None))
             return
-        if len(sys.modules) > known:
-            _settle()
         lines: list[tuple[socket.socket, socket.socket]] = []
         pids: list[int] = []
         failpoint("fork")
@@ -142,14 +139,12 @@ class _Server:
 
 
 def _load(libraries: Iterable[str]) -> None:
-    for library in libraries:
-        importlib.import_module(library)
-
-
-def _settle() -> None:
     """Here once, and not in each client: there, a collection must not touch, and so copy, the shared pages."""
-    gc.collect()
-    gc.freeze()
+    if missing := [library for library in libraries if library not in sys.modules]:
+        for library in missing:
+            importlib.import_module(library)
+        gc.collect()
+        gc.freeze()
 
 
 _LIBRARY = ctypes.PyDLL(None, use_errno=True)  # of C; not CDLL: the interpreter's lock stays held
@@ -206,6 +201,9 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
     signal.signal(signal.SIGTERM, end)
     end_with_parent(parent)
     allow_open_files()  # one for every client
+    from ...node.algorithms import ALGORITHMS
+
+    list(ALGORITHMS.values())  # all, before the rest: else a client's memory would depend on which have run before
     from ...node.process.warm_up import warm_up
 
     _load(libraries)
@@ -213,7 +211,8 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
         warm_up(folder / "r")  # as short as a run's own folder: paths of sockets must not be long
     except RuntimeError as error:  # no thread, most of all
         sys.exit(f"the fork server cannot begin: {error}")
-    _settle()
+    gc.collect()
+    gc.freeze()
     failpoint("loaded")
     _Server(Control(socket.socket(fileno=line), control.FROM_LAUNCHER)).serve()
 

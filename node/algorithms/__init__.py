@@ -23,11 +23,13 @@ class _Table(Mapping[str, type[Algorithm]]):
 
     def __init__(self, places: dict[str, str]):
         self._places = places
+        self._loaded: dict[str, type[Algorithm]] = {}
 
     def __getitem__(self, name: str) -> type[Algorithm]:
-        file, _, kind = self._places[name].partition(".")
-        found: type[Algorithm] = getattr(importlib.import_module(f".{file}", __name__), kind)
-        return found
+        if name not in self._loaded:
+            file, _, kind = self._places[name].partition(".")
+            self._loaded[name] = getattr(importlib.import_module(f".{file}", __name__), kind)
+        return self._loaded[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._places
