@@ -215,7 +215,7 @@ def starting_maps(
     ``theta``. The same seed draws the same maps in float32 and float64, up to rounding."""
     size, dtype = theta.size, theta.dtype
     if kind == "shared":
-        return shared_transform(seed, node, rows, (size,), scale=scale, dtype=dtype)
+        return shared_transform(seed, shared_rows(seed, node, rows, size, 0), (size,), scale=scale, dtype=dtype)
     if kind == "orthogonal":
         drawn = {j: generator(seed, "rows of the orthogonal maps", node, j) for j in rows}
         chosen = {j: rng.choice(size, rows[j], replace=False) for j, rng in drawn.items()}
@@ -234,9 +234,8 @@ def starting_maps(
 
 
 def shared_transform(
-    seed: int, node: int, rows: Mapping[int, int], blocks: Sequence[int], *, scale: float = 1.0, dtype: np.dtype
+    seed: int, chosen: Vectors, blocks: Sequence[int], *, scale: float = 1.0, dtype: np.dtype
 ) -> TransformStart:
-    chosen = shared_rows(seed, node, rows, sum(blocks), 0)
     return TransformStart(chosen, blocks, generator(seed, "signs of the shared maps"), scale, dtype)
 
 
@@ -244,6 +243,13 @@ def shared_rows(seed: int, node: int, rows: Mapping[int, int], size: int, period
     """The rows that both ends of each edge have in common; every period draws new ones."""
     drawn = {j: generator(seed, "rows of the shared maps", min(node, j), max(node, j), period) for j in rows}
     return {j: rng.choice(size, rows[j], replace=False) for j, rng in drawn.items()}
+
+
+def rows_in_turn(seed: int, node: int, rows: Mapping[int, int], size: int, period: int) -> dict[int, np.ndarray]:
+    """As ``shared_rows``, but the first one of all is drawn, and every period takes the next: within size/d_ij periods,
+    rounded up, each comes at least once."""
+    drawn = {j: generator(seed, "first of the rows in turn", min(node, j), max(node, j)) for j in rows}
+    return {j: (rng.integers(size) + period * rows[j] + np.arange(rows[j])) % size for j, rng in drawn.items()}
 
 
 def time_of_a_number(matrix_bytes: int) -> float:

@@ -8,6 +8,7 @@ as rows of one orthonormal transform are. While theta moves, older parts are as 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from ...node.algorithms.selective_sheaf import SelectiveSheaf, block_sizes
 from ...node.algorithms.sheaf_fmtl import DFedU, SheafFMTL
 from ...node.assignment import Assignment, name_of
 from ...node.learned_maps import Owner, shared_size
-from ...node.maps import shared_rows, shared_transform
+from ...node.maps import rows_in_turn, shared_rows, shared_transform
 from ...transport.array_file import DamagedFile, read
 
 _EXACT = 1e-15
@@ -91,7 +92,9 @@ class Reader:
             self._rows = {j: shared_size(algorithm.gamma, self.size, peer.parameters) for j, peer in peers.items()}
             parts = algorithm.blocks if isinstance(algorithm, SelectiveSheaf) else "whole"
             blocks = block_sizes(parts, own.architecture)
-            self._transform = shared_transform(seed, own.node, self._rows, blocks, dtype=zeros.dtype)
+            drawn = rows_in_turn if isinstance(algorithm, PrototypeSheaf) else shared_rows
+            self._drawn = partial(drawn, seed, own.node)
+            self._transform = shared_transform(seed, self._drawn(self._rows, self.size, 0), blocks, dtype=zeros.dtype)
             self.what = "rotating rows"
         elif isinstance(algorithm, SheafFMTL | DFedU):
             owner = Owner(own.node, seed, zeros, peers, own.architecture)
@@ -129,7 +132,7 @@ class Reader:
             if message.number != isinstance(algorithm, PrototypeSheaf):  # introductions, prototypes
                 return None
             rows = {receiver: self._rows[receiver]}
-            self._transform.choose(shared_rows(seed, node, rows, self.size, message.round - 1))
+            self._transform.choose(self._drawn(rows, self.size, message.round - 1))
             transform, shape = self._transform, (rows[receiver], self.size)
             P = LinearOperator(
                 shape, lambda v: transform.project(v.ravel()), lambda v: transform.pull_back(v.ravel()), dtype=float

@@ -1,4 +1,4 @@
-"""Prototype sheaf: neighbours whose classes look alike pull at each other. Ours; docs/prototype-sheaf.md derives it.
+"""Prototype sheaf: clients average their models with those whose classes look alike. Ours; docs/prototype-sheaf.md derives it.
 
 All clients start from one theta^0. a_ic (h,) is the mean of what the last layer of theta^0 sees of client i's n_ic
 samples of class c, its prototype. Once, before they pull, both ends of an edge learn from each other's prototypes how
@@ -11,16 +11,20 @@ far apart their tasks are, over the classes that both have:
 
 V is the variance of samples around the prototype of their class, pooled over both ends. What V takes away is what
 chance adds: D is an unbiased estimate of how far the classes' true means lie apart at the two ends, with the standard
-error se, and S_i of how far classes lie apart at one. Another mix of labels changes neither. An edge pulls in all
+error se, and S_i of how far classes lie apart at one. Another mix of labels changes neither. An edge is on in all
 rounds, or never:
 
     w_ij    = 1 where 1 - (D + sure se)/(S_i + S_j) >= threshold, else 0
-    theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j w_ij P_ij^T P_ij (theta_i - theta_j)),
+    theta_i <- theta_i - alpha grad f_i(theta_i)                                   the local work, and then
+    theta_i <- theta_i - sum_j w_ij P_ij^T N_i^-1 P_ij (theta_i - theta_j)
 
-with d_ij orthonormal rows P_ij = P_ji that both ends draw anew in each round. Of a prototype travel the products with
-``sketch`` random vectors of entries +-1, whose squared distances are right on average.
+with d_ij rows P_ij = P_ji of one orthonormal matrix, the next ones in each round, so that d/d_ij rounds go through all.
+N_i counts for each row on how many of i's edges it is on, and i itself: on each row i comes to the mean of itself and
+the neighbours that it hears there. The model that a client uses is theta_i after ``fine_tune`` gradient steps on its own
+samples, as those who are alike in what classes look like may differ in how many of each they have.
 
-No pull has a part in the estimate, so that a wrong one cannot confirm itself.
+Of a prototype travel the products with ``sketch`` random vectors of entries +-1, whose squared distances are right on
+average. What is averaged has no part in the estimate, so that a wrong edge cannot confirm itself.
 
 With ``seek`` the graph is only where it begins: whoever knows two clients that are alike, by what both have told it,
 introduces them to one another, as long as both have fewer neighbours like themselves than any at the start."""
@@ -38,11 +42,12 @@ from ...topology.randomness import generator
 from ...topology.section import Count, Index, NotNegative, Positive
 from ..assignment import Assignment
 from ..learned_maps import OF_A_TRANSFORM, shared_size
-from ..maps import shared_rows, shared_transform
+from ..maps import rows_in_turn, shared_transform
 from ..model.architecture import Architecture
 from ..stored_maps import StoredMaps
 from .base import Algorithm, Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Traits, Vector, Work
-from .sheaf_fmtl import descend
+from .fine_tuning import fine_tuned
+from .sheaf_fmtl import norm
 
 _LEAST_SPREAD = 0.1  # of a spread, what the noise of few samples leaves of it at least
 
@@ -50,14 +55,14 @@ _LEAST_SPREAD = 0.1  # of a spread, what the noise of few samples leaves of it a
 @dataclass(frozen=True)
 class PrototypeSheaf(Algorithm):
     name: Literal["prototype-sheaf"] = "prototype-sheaf"
-    gamma: Annotated[Positive, Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma d))."] = 0.1
-    lam: Annotated[NotNegative, "Weight lambda of the agreement of neighbours that are alike."] = 1.0
-    threshold: Annotated[float, Ge(-1), Le(1)] = 0.4
+    gamma: Annotated[Positive, Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma d))."] = 0.2
+    threshold: Annotated[float, Ge(-1), Le(1)] = 0.3
     """Neighbours are alike where 1 - D/(S_i + S_j), less what may be chance, is at least this: about 1 of one task, 0
     of two without anything in common, below 0 of opposed ones."""
     sure: Annotated[NotNegative, "Standard errors of D that are put down to chance, against the neighbour."] = 1.0
     sketch: Annotated[Count, "How many numbers travel of each class's prototype, at most all of its h."] = 64
     compare_every: Annotated[Index, "Neighbours compare anew every so many rounds, as tasks may change; 0: once."] = 0
+    fine_tune: Annotated[Index, "Gradient steps on all own samples from theta to the model that a client uses."] = 10
     seek: Annotated[Index, "In so many rounds, from a comparison on, clients introduce those that are alike."] = 0
 
     @property
@@ -67,6 +72,7 @@ class PrototypeSheaf(Algorithm):
             tolerates="missing",  # the rows of another round do not compare
             silent_edges=True,
             new_edges=bool(self.seek),
+            learns_first=True,
             mixes=False,
             reads_samples=True,
             has_maps=True,
@@ -104,8 +110,9 @@ class PrototypeSheaf(Algorithm):
         rows = {j: shared_size(self.gamma, size, peer.parameters) for j, peer in neighbours.items()}
         met = np.zeros(client.clients, bool)
         met[[j for j, peer in neighbours.items() if peer.weight or not self.seek]] = True
+        chosen = rows_in_turn(client.seed, client.node, rows, size, 0)
         return State(
-            maps=StoredMaps(shared_transform(client.seed, client.node, rows, (size,), dtype=dtype)),
+            maps=StoredMaps(shared_transform(client.seed, chosen, (size,), dtype=dtype)),
             prototypes=np.full(length_of(client.model, self.sketch), np.nan, dtype),
             theirs={},
             likeness=np.full(client.clients, np.nan),
@@ -116,24 +123,28 @@ class PrototypeSheaf(Algorithm):
             _degree=int(met.sum()),
             _theta0=client.theta.copy(),
             _rows=rows,
-            _chosen=shared_rows(client.seed, client.node, rows, size, 0),
+            _chosen=chosen,
             _pairs={},
             _crossed={},
         )
 
     def round(self, client: Client, peers: Peers) -> None:
         theta, state, neighbours = client.theta, client.state, client.neighbours.keys()
+        client.learn()
         self._compare(client, peers)
         peers.skip_to(1)
         on = set(np.flatnonzero(state.likeness >= self.threshold).tolist())
 
         rows = {j: state._rows[j] for j in sorted(on)}
-        state._chosen |= shared_rows(client.seed, client.node, rows, theta.size, peers.round - 1)
+        state._chosen |= rows_in_turn(client.seed, client.node, rows, theta.size, peers.round - 1)
         state.maps.start.choose(state._chosen)
         mine = state.maps.project(theta)
         theirs = peers.exchange({j: mine[j] for j in rows}, quiet=neighbours - on)
         r = {j: mine[j] - theirs[j] for j in rows if j in theirs}  # P_ij (theta_i - theta_j)
-        descend(client, self.lam, r)
+        if r:
+            N = 1 + np.bincount(np.concatenate([state._chosen[j] for j in r]), minlength=theta.size)
+            theta -= state.maps.pull_back({j: v / N[state._chosen[j]] for j, v in r.items()})
+        client.report.disagreements = {j: norm(vector) for j, vector in r.items()}
         client.report.weights = {j: float(j in r) for j in places(state.met)}
         if self.seek:
             peers.skip_to(2)
@@ -183,6 +194,9 @@ class PrototypeSheaf(Algorithm):
                 meet |= {one: other, other: one}
                 state.introduced = np.append(state.introduced, [[one, other]], axis=0)
         return meet
+
+    def personal_model(self, client: Client) -> np.ndarray:
+        return fine_tuned(client, client.theta, self.fine_tune)
 
     def cost(self, own: Assignment) -> Cost:
         d_i = own.architecture.size

@@ -195,7 +195,7 @@ class SelectiveState(State):
         rows = {j: shared_size(algorithm.gamma, size, peer.parameters) for j, peer in neighbours.items()}
         self.chosen = shared_rows(client.seed, client.node, rows, size, 0)
         dtype, m_i = client.theta.dtype, client.train_samples
-        self.maps = StoredMaps(shared_transform(client.seed, client.node, rows, self.blocks, dtype=dtype))
+        self.maps = StoredMaps(shared_transform(client.seed, self.chosen, self.blocks, dtype=dtype))
         self.edges = {j: Estimate(algorithm, self.blocks, m_i, peer.samples) for j, peer in neighbours.items()}
         first = [j for j, peer in neighbours.items() if peer.weight or not algorithm.seek]
         self.introductions = Introductions(neighbours, first)

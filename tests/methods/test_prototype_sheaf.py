@@ -8,12 +8,12 @@ import pytest
 
 import oracles
 from sheafgossip.node.algorithms.prototype_sheaf import sketched
-from sheafgossip.node.maps import cosine_rows, shared_rows
+from sheafgossip.node.maps import cosine_rows, rows_in_turn
 from sheafgossip.topology.errors import UserError
 from sheafgossip.topology.randomness import generator
 
 SEED, CLIENTS, ROUNDS = 3, 8, 12
-ALPHA, LAM, GAMMA = 0.5, 0.8, 0.05
+ALPHA, GAMMA = 0.5, 0.15
 CONFIG = f"""
 clients = {CLIENTS}
 rounds = {ROUNDS}
@@ -26,7 +26,7 @@ evaluation.every = 0
 [algorithm]
 name = "prototype-sheaf"
 gamma = {GAMMA}
-lam = {LAM}
+threshold = 0.4
 """
 SKEWED = ("data.rotations=[0]", "data.partition=dirichlet", "data.beta=0.2", "data.reduced_clients=0")
 SEEK = ("algorithm.seek=4", "clients=12", "topology.p=0.2", "data.reduced_clients=0")
@@ -103,7 +103,7 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
         for part in [name for name in shard if name.startswith("x_train")]:
             shard[part] = shard[part].reshape(len(shard[part]), -1)
     rows, about = int(GAMMA * size), 10 * (min(sketch, h) + 2) + 1
-    random = 1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, size)
+    C = cosine_rows(np.arange(size), size) * (1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, size))
     sent, history, introductions = {}, [], Introductions(edges, 4 if changes == SEEK else 0)
     for k in range(1, ROUNDS + 1):
         part = "x_train_drifted" if changes == DRIFT and k >= 6 else "x_train"
@@ -113,26 +113,28 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
         alike |= {(i, j): likeness_of((shards[i], shards[j]), sketch, h, part) for i, j in new}
         on = {edge for edge, value in alike.items() if value >= 0.4}
         history.append(on)
-        pull = np.zeros_like(theta)
+        theta = np.array(
+            [
+                theta[i] - ALPHA * oracles.gradient(theta[i], shard | {"x_train": shard[part]})
+                for i, shard in shards.items()
+            ]
+        )
+        heard, listeners = np.zeros_like(theta), np.ones_like(theta)  # by rows of all of C D
         for i, j in edges:
             words = [about] * ((i, j) in new)
             if (i, j) in on:
-                P = cosine_rows(shared_rows(SEED, i, {j: rows}, size, k - 1)[j], size) * random
-                apart = P.T @ (P @ (theta[i] - theta[j]))
-                pull[i] += apart
-                pull[j] -= apart
+                chosen = rows_in_turn(SEED, i, {j: rows}, size, k - 1)[j]
+                apart = C[chosen] @ (theta[i] - theta[j])
+                heard[i, chosen] -= apart
+                heard[j, chosen] += apart
+                listeners[[[i], [j]], chosen] += 1
                 words.append(rows)
             words += [2] * (k <= introductions.rounds)
             sent |= {(*arc, k): (len(words), 8 * sum(words)) for arc in ((i, j), (j, i)) if words}
         introductions.new = set()
         if k <= introductions.rounds:
             introductions.meet(on, lambda i, j: likeness_of((shards[i], shards[j]), sketch, h, "x_train") >= 0.4)
-        theta = np.array(
-            [
-                theta[i] - ALPHA * (oracles.gradient(theta[i], shard | {"x_train": shard[part]}) + LAM * pull[i])
-                for i, shard in shards.items()
-            ]
-        )
+        theta = theta + (heard / listeners) @ C
     assert oracles.error(folder.thetas(ROUNDS), theta) < 1e-10
     found = folder.rows(f"SELECT node, neighbour FROM edge WHERE round = {ROUNDS} AND weight > 0")
     assert sorted(found) == sorted(oracles.both_directions(on))
