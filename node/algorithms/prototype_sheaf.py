@@ -1,4 +1,4 @@
-"""Prototype sheaf: clients average their models with those whose classes look alike. Ours; docs/prototype-sheaf.md derives it.
+"""Prototype sheaf: clients average with those whose classes look alike. Ours; docs/prototype-sheaf.md derives it.
 
 All clients start from one theta^0. a_ic (h,) is the mean of what the last layer of theta^0 sees of client i's n_ic
 samples of class c, its prototype. Once, before they pull, both ends of an edge learn from each other's prototypes how
@@ -20,8 +20,8 @@ rounds, or never:
 
 with d_ij rows P_ij = P_ji of one orthonormal matrix, the next ones in each round, so that d/d_ij rounds go through all.
 N_i counts for each row on how many of i's edges it is on, and i itself: on each row i comes to the mean of itself and
-the neighbours that it hears there. The model that a client uses is theta_i after ``fine_tune`` gradient steps on its own
-samples, as those who are alike in what classes look like may differ in how many of each they have.
+the neighbours that it hears there. What a client uses is theta_i after ``fine_tune`` gradient steps on its own samples,
+as those whose classes look alike may differ in how many they have of each.
 
 Of a prototype travel the products with ``sketch`` random vectors of entries +-1, whose squared distances are right on
 average. What is averaged has no part in the estimate, so that a wrong edge cannot confirm itself.

@@ -70,7 +70,7 @@ def test_a_neighbour_gets_a_model_that_stands_still_whole_from_enough_rotating_r
 
 
 def test_all_rows_of_prototype_sheaf_tell_the_whole_model_and_its_prototypes_are_not_taken_for_rows(run_in_threads):
-    folder = run_in_threads(DIGITS + "algorithm = { name = 'prototype-sheaf', gamma = 1.0, lam = 0.1, seek = 5 }")
+    folder = run_in_threads(DIGITS + "algorithm = { name = 'prototype-sheaf', gamma = 1.0, seek = 5 }")
     edges = measure(folder.path, Asked(attacks=("model",))).edges
     read = [edge for edge in edges if edge.rounds]
     assert {edge.reads for edge in read} == {"rotating rows"}

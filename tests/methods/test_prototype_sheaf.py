@@ -103,7 +103,8 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
         for part in [name for name in shard if name.startswith("x_train")]:
             shard[part] = shard[part].reshape(len(shard[part]), -1)
     rows, about = int(GAMMA * size), 10 * (min(sketch, h) + 2) + 1
-    C = cosine_rows(np.arange(size), size) * (1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, size))
+    random = 1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, size)
+    C = cosine_rows(np.arange(size), size) * random
     sent, history, introductions = {}, [], Introductions(edges, 4 if changes == SEEK else 0)
     for k in range(1, ROUNDS + 1):
         part = "x_train_drifted" if changes == DRIFT and k >= 6 else "x_train"
@@ -141,6 +142,12 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
     assert 0 < len(history[0]) < len(edges) or changes == SKEWED
     assert (history[-1] != history[0]) == (changes in (DRIFT, SEEK))  # all have one task then; others have met
     assert folder.sent() == sent
+    if changes != DRIFT:
+        tuned = [theta[i] for i in sorted(shards)]
+        for _ in range(10):
+            tuned = [each - ALPHA * oracles.gradient(each, shards[i]) for i, each in enumerate(tuned)]
+        metrics = folder.rows(f"SELECT test_metric FROM round WHERE round = {ROUNDS} ORDER BY node")
+        assert metrics == [(oracles.accuracy(each, shards[i]),) for i, each in enumerate(tuned)]
 
 
 LOSSY = (

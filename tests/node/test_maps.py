@@ -15,6 +15,7 @@ from sheafgossip.node.maps import (
     StartKind,
     TransformStart,
     cosine_rows,
+    rows_in_turn,
     shared_rows,
     starting_maps,
 )
@@ -159,6 +160,20 @@ def test_rows_of_other_periods_visit_all_directions_equally_often():
     assert counts.sum() == 5 * periods
     assert np.abs(counts - periods / 4).max() < 5 * deviation
     assert counts.std() > deviation / 3  # drawn, not dealt in order
+
+
+@pytest.mark.parametrize(("size", "d_ij"), [(20, 5), (23, 4), (9, 9), (7, 1)])
+def test_rows_in_turn_are_the_same_at_both_ends_and_come_all_equally_often(size, d_ij):
+    turns = math.ceil(size / d_ij)
+    drawn = [rows_in_turn(5, 3, {8: d_ij, 1: 1}, size, period) for period in range(2 * turns)]
+    for period, rows in enumerate(drawn):
+        np.testing.assert_array_equal(rows[8], rows_in_turn(5, 8, {3: d_ij}, size, period)[3])
+        assert len(set(rows[8])) == d_ij
+    seen = [rows[8] for rows in drawn]
+    assert all(set(np.concatenate(seen[k : k + turns])) == set(range(size)) for k in range(turns))
+    assert np.ptp(np.bincount(np.concatenate(seen), minlength=size)) <= 1
+    firsts = {int(rows_in_turn(seed, 3, {8: 5}, 20, 0)[8][0]) for seed in range(200)}
+    assert firsts == set(range(20))
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 16, 97, 128, 331, 1024, 34826])
