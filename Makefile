@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-asynchronous \
 	bench-adversaries bench-alike bench-board bench-claims bench-codecs bench-collaboration bench-digits \
-	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-own bench-peers \
+	bench-drift bench-efficiency bench-exchange bench-groups bench-images bench-maps bench-measuring bench-memory bench-own bench-peers \
 	bench-placement bench-planner bench-privacy bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
 	bench-selective-others bench-stragglers bench-table4 bench-tasks bench-tune bench-twin \
 	bench-watching docs gallery pictures site sizing clean
@@ -162,17 +162,20 @@ bench-asynchronous: setup  ## Compare methods that wait for slow clients with th
 		--out runs/bench-asynchronous
 	$(BIN)/sheafgossip compare runs/bench-asynchronous --target 0.92 --csv benchmarks/results/asynchronous.csv
 
-bench-board: setup  ## Tune 40 methods alike on six problems, and run each with five seeds (1 hour).
+bench-board: setup  ## Tune 41 methods alike on six problems, and run each with five seeds (1 hour).
 	$(BIN)/sheafgossip board $(addprefix --problem ,rotated labels-2 dirichlet-0.1 owners clusters labels-5) --trials 10 --seeds 5 --jobs 2 --out build/board
 	cp build/board/board.md build/board/board.json benchmarks/results/
 	cp build/board/board.svg docs/pictures/board.svg
 
 TASK_METHODS = local d-psgd dfedu fedavg fedavg-ft ifca dfca facade pens dac fedper fedrep dfedpgp dispfl sfmtl-graph flt ditto \
 	sheaf-fmtl fedsem selective-sheaf prototype-sheaf
-bench-tasks: setup  ## Tune 21 methods alike on five more problems, with groups, without, and with a lonely client (1 hour).
-	$(BIN)/sheafgossip board $(addprefix --problem ,angles alone unequal alike dirichlet-0.3) $(addprefix --method ,$(TASK_METHODS)) \
+bench-tasks: setup  ## Tune 21 methods alike on three more problems: no groups, one client alone, unequal groups (1 hour).
+	$(BIN)/sheafgossip board $(addprefix --problem ,angles alone unequal) $(addprefix --method ,$(TASK_METHODS)) \
 		--trials 10 --seeds 5 --jobs 2 --out build/tasks
 	cp build/tasks/board.md benchmarks/results/tasks.md
+
+bench-images: setup  ## The nearest rivals on pictures, tuned alike (MNIST=FOLDER FASHION=FOLDER CIFAR=FILE.npz; 1 hour).
+	$(BIN)/python benchmarks/images.py --mnist $(MNIST) --fashion $(FASHION) --cifar $(CIFAR)
 
 bench-claims: setup  ## Try what papers say of their methods, on small problems with three seeds (10 minutes).
 	$(BIN)/python benchmarks/claims.py

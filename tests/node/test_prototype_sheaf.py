@@ -123,3 +123,16 @@ def test_one_task_is_alike_and_an_opposed_one_is_not(turned, expected):
         samples = {c: centres[1 - c if flip else c] + rng.normal(size=(4000, 2)) for c in range(2)}
         ends.append(told(samples))
     assert likeness(*ends, 3, 0.0) == pytest.approx(expected, abs=0.05)
+
+
+@given(x=arrays(float, st.integers(2, 5), elements=numbers), s=st.sampled_from([0.5, 1, 2]))
+def test_a_mean_is_nearer_on_average_than_ones_own_where_tasks_lie_nearer_than_their_errors(x, s):
+    """Over all errors of clients whose own are x; what docs/prototype-sheaf.md says of client 0."""
+    m = len(x) - 1
+    learned = [x + s * np.array(signs) for signs in product((-1, 1), repeat=m + 1)]
+    of_mean, of_own = (np.mean([(guess(each) - x[0]) ** 2 for each in learned]) for guess in (np.mean, lambda v: v[0]))
+    apart = (x[1:] - x[0]).sum() ** 2
+    assert of_mean == pytest.approx(s**2 / (m + 1) + apart / (m + 1) ** 2)
+    assert of_own == pytest.approx(s**2)
+    if abs(apart - m * (m + 1) * s**2) > 1e-9:
+        assert (of_mean < of_own) == (apart < m * (m + 1) * s**2)
