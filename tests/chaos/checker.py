@@ -15,7 +15,7 @@ from .records import Records, number_of
 _SHOWN = 6
 _OF_SOME = ("pairwise", "epidemic", "ad-psgd", "divshare", "teleportation")  # with patterns of their own
 _SEND_LESS = ("selective-sheaf", "prototype-sheaf", "dac", "dpfl", "pens")  # than they might
-_NOT_THETA = ("per-fedavg", "fedavg-ft", "apfl", "prototype-sheaf")  # what a client uses is made of theta, and not theta itself
+_NOT_THETA = ("per-fedavg", "fedavg-ft", "apfl", "prototype-sheaf")  # a client uses what is made of it
 
 
 class Checker:
