@@ -174,8 +174,8 @@ bench-tasks: setup  ## Tune 21 methods alike on three more problems: no groups, 
 		--trials 10 --seeds 5 --jobs 2 --out build/tasks
 	cp build/tasks/board.md benchmarks/results/tasks.md
 
-bench-images: setup  ## The nearest rivals on pictures, tuned alike (MNIST=FOLDER FASHION=FOLDER CIFAR=FILE.npz; 1 hour).
-	$(BIN)/python benchmarks/images.py --mnist $(MNIST) --fashion $(FASHION) --cifar $(CIFAR)
+bench-images: setup  ## The nearest rivals on pictures, tuned alike (MNIST=FOLDER FASHION=FOLDER CIFAR=FILE.npz, or some of them; 1 hour).
+	$(BIN)/python benchmarks/images.py $(if $(MNIST),--mnist $(MNIST)) $(if $(FASHION),--fashion $(FASHION)) $(if $(CIFAR),--cifar $(CIFAR))
 
 bench-claims: setup  ## Try what papers say of their methods, on small problems with three seeds (10 minutes).
 	$(BIN)/python benchmarks/claims.py
