@@ -20,8 +20,11 @@ rounds, or never:
 
 with d_ij rows P_ij = P_ji of one orthonormal matrix, the next ones in each round, so that d/d_ij rounds go through all.
 N_i counts for each row on how many of i's edges it is on, and i itself: on each row i comes to the mean of itself and
-the neighbours that it hears there. What a client uses is theta_i after ``fine_tune`` gradient steps on its own samples,
-as those whose classes look alike may differ in how many they have of each.
+the neighbours that it hears there. Those whose classes look alike may differ in how many they have of each. Where a
+client's n_c of N samples differ from the m_c of M of those it averages with by more than chance, it uses theta_i after
+``fine_tune`` gradient steps on its own samples; X^2 is Pearson's, of K classes:
+
+    X^2 = sum_c (sqrt(M/N) n_c - sqrt(N/M) m_c)^2 / (n_c + m_c) > K - 1 + 2 sqrt(2 (K - 1))
 
 Of a prototype travel the products with ``sketch`` random vectors of entries +-1, whose squared distances are right on
 average. What is averaged has no part in the estimate, so that a wrong edge cannot confirm itself.
@@ -62,7 +65,9 @@ class PrototypeSheaf(Algorithm):
     sure: Annotated[NotNegative, "Standard errors of D that are put down to chance, against the neighbour."] = 1.0
     sketch: Annotated[Count, "How many numbers travel of each class's prototype, at most all of its h."] = 64
     compare_every: Annotated[Index, "Neighbours compare anew every so many rounds, as tasks may change; 0: once."] = 0
-    fine_tune: Annotated[Index, "Gradient steps on all own samples from theta to the model that a client uses."] = 10
+    fine_tune: Index = 10
+    """Gradient steps on all own samples, from theta to the model that a client uses, where its classes are shared out
+    otherwise than those of the clients that it averages with."""
     seek: Annotated[Index, "In so many rounds, from a comparison on, clients introduce those that are alike."] = 0
 
     @property
@@ -164,8 +169,7 @@ class PrototypeSheaf(Algorithm):
         for j, prototypes in heard.items():
             state.asked[j], state.met[j] = j not in told, True
             state.likeness[j] = likeness(state.prototypes, prototypes, client.model.outputs, self.sure)
-            if self.seek:
-                state.theirs[j] = prototypes.copy()
+            state.theirs[j] = prototypes.copy()
 
     def _meet(self, client: Client, peers: Peers, alike: int) -> None:
         """Tells all that it has met whom to meet, -1 for nobody, and whether it seeks others itself."""
@@ -196,12 +200,15 @@ class PrototypeSheaf(Algorithm):
         return meet
 
     def personal_model(self, client: Client) -> np.ndarray:
-        return fine_tuned(client, client.theta, self.fine_tune)
+        theirs, n, m = client.state.theirs, client.class_counts(), np.zeros(client.model.outputs)
+        for j in places(client.state.likeness >= self.threshold):
+            m += End.of(theirs[j], len(m)).n
+        return fine_tuned(client, client.theta, self.fine_tune) if shared_out_otherwise(n, m) else client.theta
 
     def cost(self, own: Assignment) -> Cost:
         d_i = own.architecture.size
         rows = sum(shared_size(self.gamma, d_i, peer.parameters) for peer in own.neighbours)
-        told = length_of(own.architecture, self.sketch) * (1 + (len(own.neighbours) if self.seek else 0))
+        told = length_of(own.architecture, self.sketch) * (1 + len(own.neighbours))
         return Cost((OF_A_TRANSFORM + 1) * d_i + 2 * rows + told)
 
 
@@ -226,6 +233,17 @@ def described(client: Client, theta: np.ndarray, sketch: int) -> np.ndarray:
     for c in places(n):
         sketches[c] = means[c] if sketch >= means.shape[1] else sketched(means[c], client.seed, c, sketch)
     return np.concatenate([sketches.ravel(), spread, n, [scatter]]).astype(client.theta.dtype)
+
+
+def shared_out_otherwise(n: np.ndarray, m: np.ndarray) -> bool:
+    """Returns whether n and m (classes,) samples differ in their shares by more than chance: by two standard deviations
+    of Pearson's X^2 more than what it is on average where they do not."""
+    N, M, both = n.sum(), m.sum(), (n + m) > 0
+    if min(N, M) <= 0:
+        return False
+    squares = np.square(math.sqrt(M / N) * n - math.sqrt(N / M) * m)[both] / (n + m)[both]
+    freedom = int(both.sum()) - 1
+    return math.fsum(squares.tolist()) > freedom + 2 * math.sqrt(2 * freedom)
 
 
 def sketched(v: np.ndarray, seed: int, label: int, numbers: int) -> np.ndarray:
