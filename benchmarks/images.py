@@ -1,5 +1,6 @@
 """Prototype sheaf beside its rivals on photographs and handwriting, all tuned alike: MNIST, Fashion-MNIST and CIFAR-10,
-turned by four angles or with other labels from client to client, on the board's network, graph and rounds."""
+turned by four angles or with other labels from client to client, on the board's network, graph and rounds. Those whose
+files are not given are left out."""
 
 import subprocess
 import sys
@@ -24,6 +25,8 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=8)
     given = parser.parse_args()
     roots = {name: root.resolve() for name in DATASETS if (root := getattr(given, name))}
+    if not roots:
+        parser.error("give the files of one data set at least: --mnist, --fashion or --cifar")
     files = [problem(given.out, name, roots[data[0]], data) for name, data in PROBLEMS.items() if data[0] in roots]
     words = [word for rival in RIVALS.split() for word in ("--method", rival)]
     budget = ("--problem", "none", "--trials", str(given.trials), "--seeds", str(given.seeds))

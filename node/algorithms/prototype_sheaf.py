@@ -1,7 +1,7 @@
 """Prototype sheaf: clients average with those whose classes look alike. Ours; docs/prototype-sheaf.md derives it.
 
 All clients start from one theta^0. a_ic (h,) is the mean of what the last layer of theta^0 sees of client i's n_ic
-samples of class c, its prototype. Once, before they pull, both ends of an edge learn from each other's prototypes how
+samples of class c, its prototype. Once, before they average, both ends of an edge learn from their prototypes how
 far apart their tasks are, over the classes that both have:
 
     w_c  = n_ic n_jc / (n_ic + n_jc),  scaled to sum_c w_c = 1
@@ -66,8 +66,8 @@ class PrototypeSheaf(Algorithm):
     sketch: Annotated[Count, "How many numbers travel of each class's prototype, at most all of its h."] = 64
     compare_every: Annotated[Index, "Neighbours compare anew every so many rounds, as tasks may change; 0: once."] = 0
     fine_tune: Index = 10
-    """Gradient steps on all own samples, from theta to the model that a client uses, where its classes are shared out
-    otherwise than those of the clients that it averages with."""
+    """Gradient steps on all own samples, from theta to the model that a client uses, where its mix of classes differs
+    from that of the clients it averages with by more than chance."""
     seek: Annotated[Index, "In so many rounds, from a comparison on, clients introduce those that are alike."] = 0
 
     @property
@@ -203,7 +203,7 @@ class PrototypeSheaf(Algorithm):
         theirs, n, m = client.state.theirs, client.class_counts(), np.zeros(client.model.outputs)
         for j in places(client.state.likeness >= self.threshold):
             m += End.of(theirs[j], len(m)).n
-        return fine_tuned(client, client.theta, self.fine_tune) if shared_out_otherwise(n, m) else client.theta
+        return fine_tuned(client, client.theta, self.fine_tune) if class_mix_differs(n, m) else client.theta
 
     def cost(self, own: Assignment) -> Cost:
         d_i = own.architecture.size
@@ -235,9 +235,9 @@ def described(client: Client, theta: np.ndarray, sketch: int) -> np.ndarray:
     return np.concatenate([sketches.ravel(), spread, n, [scatter]]).astype(client.theta.dtype)
 
 
-def shared_out_otherwise(n: np.ndarray, m: np.ndarray) -> bool:
-    """Returns whether n and m (classes,) samples differ in their shares by more than chance: by two standard deviations
-    of Pearson's X^2 more than what it is on average where they do not."""
+def class_mix_differs(n: np.ndarray, m: np.ndarray) -> bool:
+    """Returns whether n and m samples (classes,) are of other proportions, by Pearson's X^2: more than two standard
+    deviations above its mean, which is K - 1 of K classes, where they are not."""
     N, M, both = n.sum(), m.sum(), (n + m) > 0
     if min(N, M) <= 0:
         return False

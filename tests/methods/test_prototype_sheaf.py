@@ -62,7 +62,7 @@ def likeness_of(shards, sketch, h, part, sure=1.0):
     return 1 - (D + sure * se) / (2 * np.mean(S)) if S else -np.inf
 
 
-def shared_out_otherwise(i, on, shards):
+def class_mix_differs(i, on, shards):
     """Whether the classes of i and of those that it averages with are, by Pearson's test of homogeneity."""
     others = [shards[sum(edge) - i]["y_train"] for edge in on if i in edge]
     if not others:
@@ -154,7 +154,7 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
     assert (history[-1] != history[0]) == (changes in (DRIFT, SEEK))  # all have one task then; others have met
     assert folder.sent() == sent
     if changes != DRIFT:
-        tuned = {i: theta[i] for i in shards if shared_out_otherwise(i, on, shards)}
+        tuned = {i: theta[i] for i in shards if class_mix_differs(i, on, shards)}
         assert (len(tuned) > 0) == (changes == SKEWED)
         for _ in range(10):
             tuned = {i: each - ALPHA * oracles.gradient(each, shards[i]) for i, each in tuned.items()}
