@@ -12,6 +12,10 @@ PROBLEMS = {  # {name: (data set, samples, data)}
     "rotated MNIST": ("mnist", 1200, "rotations = [0, 90, 180, 270]"),
     "rotated Fashion-MNIST": ("fashion", 1200, "rotations = [0, 90, 180, 270]"),
     "CIFAR-10, Dirichlet 0.1": ("cifar", 2400, 'partition = "dirichlet"\nbeta = 0.1'),
+    "CIFAR-10, Dirichlet 0.3": ("cifar", 2400, 'partition = "dirichlet"\nbeta = 0.3'),
+    "CIFAR-10, 2 classes": ("cifar", 2400, 'partition = "classes"\nclasses_per_client = 2'),
+    "CIFAR-10, 5 classes": ("cifar", 2400, 'partition = "classes"\nclasses_per_client = 5'),
+    "rotated CIFAR-10": ("cifar", 2400, "rotations = [0, 90, 180, 270]"),
 }
 DATASETS = {"mnist": "mnist", "fashion": "fashion-mnist", "cifar": "npz"}
 RIVALS = "local dfedu sfmtl-graph ditto fedavg-ft ifca fedsem selective-sheaf prototype-sheaf"

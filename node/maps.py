@@ -177,18 +177,25 @@ class TransformStart:
         self._rows = np.concatenate([np.zeros(0, np.int32), *rows.values()]).astype(np.int32)
 
     def project(self, theta: np.ndarray) -> np.ndarray:
+        return self.of(theta)[self._rows]
+
+    def pull_back(self, stacked: np.ndarray) -> np.ndarray:
+        # A row may serve several edges; bincount adds them up in double precision
+        return self.inverse(np.bincount(self._rows, weights=stacked, minlength=self.size).astype(self.dtype))
+
+    def of(self, theta: np.ndarray) -> np.ndarray:
+        """s C D theta: all rows, whichever are chosen."""
         from scipy.fft import dct
 
         spectrum = self._scaled_signs * theta
         for block in self._blocks:
             spectrum[block] = dct(spectrum[block], norm="ortho", overwrite_x=True)
-        return spectrum[self._rows]
+        return spectrum
 
-    def pull_back(self, stacked: np.ndarray) -> np.ndarray:
+    def inverse(self, spectrum: np.ndarray) -> np.ndarray:
+        """s D C^T ``spectrum`` (d,), which is overwritten: of s = 1 the inverse, of others the transpose."""
         from scipy.fft import idct
 
-        # A row may serve several edges; bincount adds them up in double precision
-        spectrum = np.bincount(self._rows, weights=stacked, minlength=self.size).astype(self.dtype)
         for block in self._blocks:
             spectrum[block] = idct(spectrum[block], norm="ortho", overwrite_x=True)
         return self._scaled_signs * spectrum
@@ -239,6 +246,19 @@ def shared_transform(
     return TransformStart(chosen, blocks, generator(seed, "signs of the shared maps"), scale, dtype)
 
 
+def fast_lengths(size: int) -> tuple[int, ...]:
+    """Lengths of blocks that add up to ``size``, longest first, without a prime factor above 5: the transform of a
+    length with a large one can take ten times as long."""
+    lengths, length = [], size
+    while size:
+        length = min(length, size)
+        while not _is_smooth(length):
+            length -= 1
+        lengths.append(length)
+        size -= length
+    return tuple(lengths)
+
+
 def shared_rows(seed: int, node: int, rows: Mapping[int, int], size: int, period: int) -> dict[int, np.ndarray]:
     """The rows that both ends of each edge have in common; every period draws new ones."""
     drawn = {j: generator(seed, "rows of the shared maps", min(node, j), max(node, j), period) for j in rows}
@@ -265,6 +285,13 @@ def _sum_of_prime_factors(number: int) -> int:
         else:
             total, number = total + factor, number // factor
     return total + (number if number > 1 else 0)
+
+
+def _is_smooth(number: int) -> bool:
+    for factor in (2, 3, 5):
+        while number % factor == 0:
+            number //= factor
+    return number == 1
 
 
 def cosine_rows(rows: np.ndarray, length: int) -> np.ndarray:

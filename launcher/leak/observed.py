@@ -22,7 +22,7 @@ from ...node.algorithms.selective_sheaf import SelectiveSheaf, block_sizes
 from ...node.algorithms.sheaf_fmtl import DFedU, SheafFMTL
 from ...node.assignment import Assignment, name_of
 from ...node.learned_maps import Owner, shared_size
-from ...node.maps import rows_in_turn, shared_rows, shared_transform
+from ...node.maps import fast_lengths, rows_in_turn, shared_rows, shared_transform
 from ...transport.array_file import DamagedFile, read
 
 _EXACT = 1e-15
@@ -90,9 +90,9 @@ class Reader:
         self.what = "theta"
         if isinstance(algorithm, SelectiveSheaf | PrototypeSheaf):
             self._rows = {j: shared_size(algorithm.gamma, self.size, peer.parameters) for j, peer in peers.items()}
-            parts = algorithm.blocks if isinstance(algorithm, SelectiveSheaf) else "whole"
-            blocks = block_sizes(parts, own.architecture)
-            drawn = rows_in_turn if isinstance(algorithm, PrototypeSheaf) else shared_rows
+            drawn, blocks = rows_in_turn, fast_lengths(self.size)
+            if isinstance(algorithm, SelectiveSheaf):
+                drawn, blocks = shared_rows, block_sizes(algorithm.blocks, own.architecture)
             self._drawn = partial(drawn, seed, own.node)
             self._transform = shared_transform(seed, self._drawn(self._rows, self.size, 0), blocks, dtype=zeros.dtype)
             self.what = "rotating rows"

@@ -11,18 +11,18 @@ far apart their tasks are, over the classes that both have:
 
 V is the variance of samples around the prototype of their class, pooled over both ends. What V takes away is what
 chance adds: D is an unbiased estimate of how far the classes' true means lie apart at the two ends, with the standard
-error se, and S_i of how far classes lie apart at one. Another mix of labels changes neither. An edge is on in all
-rounds, or never:
+error se, and S_i of how far classes lie apart at one. Another mix of labels changes neither. Then, in each round,
 
-    w_ij    = 1 where 1 - (D + sure se)/(S_i + S_j) >= threshold, else 0
+    w_ij    = 1 - (D + sure se)/(S_i + S_j), 1 at most; 0 below threshold, where the edge is off
     theta_i <- theta_i - alpha grad f_i(theta_i)                                   the local work, and then
     theta_i <- theta_i - sum_j w_ij P_ij^T N_i^-1 P_ij (theta_i - theta_j)
 
 with d_ij rows P_ij = P_ji of one orthonormal matrix, the next ones in each round, so that d/d_ij rounds go through all.
-N_i counts for each row on how many of i's edges it is on, and i itself: on each row i comes to the mean of itself and
-the neighbours that it hears there. Those whose classes look alike may differ in how many they have of each. Where a
-client's n_c of N samples differ from the m_c of M of those it averages with by more than chance, it uses theta_i after
-``fine_tune`` gradient steps on its own samples; X^2 is Pearson's, of K classes:
+N_i is for each row 1 + sum_j w_ij over the edges that it came on: i comes to a weighted mean of itself and those that
+it hears. It uses theta_i without what local work has made of each row since that was last averaged. Those whose classes
+look alike may differ in how many they have of each. Where a client's n_c of N samples differ from the m_c of M of those
+it averages with by more than chance, it uses that model after ``fine_tune`` gradient steps on its own samples; X^2 is
+Pearson's, of K classes:
 
     X^2 = sum_c (sqrt(M/N) n_c - sqrt(N/M) m_c)^2 / (n_c + m_c) > K - 1 + 2 sqrt(2 (K - 1))
 
@@ -33,7 +33,7 @@ With ``seek`` the graph is only where it begins: whoever knows two clients that 
 introduces them to one another, as long as both have fewer neighbours like themselves than any at the start."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Annotated, Literal
@@ -45,7 +45,7 @@ from ...topology.randomness import generator
 from ...topology.section import Count, Index, NotNegative, Positive
 from ..assignment import Assignment
 from ..learned_maps import OF_A_TRANSFORM, shared_size
-from ..maps import rows_in_turn, shared_transform
+from ..maps import Vectors, fast_lengths, rows_in_turn, shared_transform
 from ..model.architecture import Architecture
 from ..stored_maps import StoredMaps
 from .base import Algorithm, Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Traits, Vector, Work
@@ -59,15 +59,15 @@ _LEAST_SPREAD = 0.1  # of a spread, what the noise of few samples leaves of it a
 class PrototypeSheaf(Algorithm):
     name: Literal["prototype-sheaf"] = "prototype-sheaf"
     gamma: Annotated[Positive, Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma d))."] = 0.2
-    threshold: Annotated[float, Ge(-1), Le(1)] = 0.3
-    """Neighbours are alike where 1 - D/(S_i + S_j), less what may be chance, is at least this: about 1 of one task, 0
-    of two without anything in common, below 0 of opposed ones."""
+    threshold: Annotated[float, Ge(0), Le(1)] = 0.1
+    """An edge is on where its weight, 1 - D/(S_i + S_j) less what may be chance, is at least this: about 1 of one task,
+    0 of two without anything in common, below 0 of opposed ones."""
     sure: Annotated[NotNegative, "Standard errors of D that are put down to chance, against the neighbour."] = 1.0
     sketch: Annotated[Count, "How many numbers travel of each class's prototype, at most all of its h."] = 64
     compare_every: Annotated[Index, "Neighbours compare anew every so many rounds, as tasks may change; 0: once."] = 0
     fine_tune: Index = 10
-    """Gradient steps on all own samples, from theta to the model that a client uses, where its mix of classes differs
-    from that of the clients it averages with by more than chance."""
+    """Gradient steps on all own samples, to the model that a client uses, where its mix of classes differs from that of
+    the clients it averages with by more than chance."""
     seek: Annotated[Index, "In so many rounds, from a comparison on, clients introduce those that are alike."] = 0
 
     @property
@@ -109,19 +109,21 @@ class PrototypeSheaf(Algorithm):
 
     def begin(self, client: Client) -> State:
         """What it tells of its prototypes; whether it has ``met`` each client, what those it has met have told, and how
-        alike they are to it (not a number before that is known); who ``asked`` for what it tells, who ``seeks`` others,
-        and the pairs that it has introduced."""
+        alike they are to it (not a number before that is known); each row as it was last ``averaged``, and how many
+        rounds ago; who ``asked`` for what it tells, who ``seeks`` others, and the pairs that it has introduced."""
         size, dtype, neighbours = client.theta.size, client.theta.dtype, client.neighbours
         rows = {j: shared_size(self.gamma, size, peer.parameters) for j, peer in neighbours.items()}
         met = np.zeros(client.clients, bool)
         met[[j for j, peer in neighbours.items() if peer.weight or not self.seek]] = True
         chosen = rows_in_turn(client.seed, client.node, rows, size, 0)
         return State(
-            maps=StoredMaps(shared_transform(client.seed, chosen, (size,), dtype=dtype)),
+            maps=StoredMaps(shared_transform(client.seed, chosen, fast_lengths(size), dtype=dtype)),
             prototypes=np.full(length_of(client.model, self.sketch), np.nan, dtype),
             theirs={},
             likeness=np.full(client.clients, np.nan),
             met=met,
+            averaged=np.zeros(size, dtype),
+            age=np.full(size, size, np.int32),
             asked=np.zeros(client.clients, bool),
             seeks=np.ones(client.clients, bool),  # until they say that they do not
             introduced=np.zeros((0, 2), np.int64),
@@ -138,22 +140,33 @@ class PrototypeSheaf(Algorithm):
         client.learn()
         self._compare(client, peers)
         peers.skip_to(1)
-        on = set(np.flatnonzero(state.likeness >= self.threshold).tolist())
+        w = {j: min(1.0, float(state.likeness[j])) for j in places(state.likeness >= self.threshold)}
 
-        rows = {j: state._rows[j] for j in sorted(on)}
+        rows = {j: state._rows[j] for j in w}
         state._chosen |= rows_in_turn(client.seed, client.node, rows, theta.size, peers.round - 1)
         state.maps.start.choose(state._chosen)
         mine = state.maps.project(theta)
-        theirs = peers.exchange({j: mine[j] for j in rows}, quiet=neighbours - on)
-        r = {j: mine[j] - theirs[j] for j in rows if j in theirs}  # P_ij (theta_i - theta_j)
-        if r:
-            N = 1 + np.bincount(np.concatenate([state._chosen[j] for j in r]), minlength=theta.size)
-            theta -= state.maps.pull_back({j: v / N[state._chosen[j]] for j, v in r.items()})
+        theirs = peers.exchange({j: mine[j] for j in w}, quiet=neighbours - w.keys())
+        r = {j: mine[j] - theirs[j] for j in w if j in theirs}  # P_ij (theta_i - theta_j)
+        self._average(client, mine, r, w)
         client.report.disagreements = {j: norm(vector) for j, vector in r.items()}
-        client.report.weights = {j: float(j in r) for j in places(state.met)}
+        client.report.weights = {j: w[j] if j in r else 0.0 for j in places(state.met)}
         if self.seek:
             peers.skip_to(2)
-            self._meet(client, peers, len(on))
+            self._meet(client, peers, round(sum(w.values())))
+
+    def _average(self, client: Client, mine: Vectors, r: Vectors, w: Mapping[int, float]) -> None:
+        """x <- x - sum_j w_ij (x - x_j) / (1 + sum_j w_ij), of each row x over the edges that it came on."""
+        theta, state = client.theta, client.state
+        pull, N = np.zeros(theta.size), np.ones(theta.size)
+        for j, vector in r.items():  # within an edge no row comes twice
+            pull[state._chosen[j]] += w[j] * vector
+            N[state._chosen[j]] += w[j]
+        if r:
+            theta -= state.maps.pull_back({j: w[j] * vector / N[state._chosen[j]] for j, vector in r.items()})
+        state.age += 1
+        for rows, before in ((state._chosen[j], mine[j]) for j in r):
+            state.averaged[rows], state.age[rows] = before - pull[rows] / N[rows], 0
 
     def _compare(self, client: Client, peers: Peers) -> None:
         """Tells those whose prototypes it has not heard, and those that ask, which is all in the first round. Where a
@@ -203,13 +216,23 @@ class PrototypeSheaf(Algorithm):
         theirs, n, m = client.state.theirs, client.class_counts(), np.zeros(client.model.outputs)
         for j in places(client.state.likeness >= self.threshold):
             m += End.of(theirs[j], len(m)).n
-        return fine_tuned(client, client.theta, self.fine_tune) if class_mix_differs(n, m) else client.theta
+        model = self._as_averaged(client)
+        return fine_tuned(client, model, self.fine_tune) if class_mix_differs(n, m) else model
+
+    def _as_averaged(self, client: Client) -> np.ndarray:
+        """Returns theta without what local work has made of its rows since they were last averaged, of those that were
+        within the rounds in which each comes once."""
+        state, d, transform = client.state, client.theta.size, client.state.maps.start
+        recent = state.age < math.ceil(d / shared_size(self.gamma, d, d))
+        if not recent.any():
+            return client.theta
+        return transform.inverse(np.where(recent, state.averaged, transform.of(client.theta)))
 
     def cost(self, own: Assignment) -> Cost:
         d_i = own.architecture.size
         rows = sum(shared_size(self.gamma, d_i, peer.parameters) for peer in own.neighbours)
         told = length_of(own.architecture, self.sketch) * (1 + len(own.neighbours))
-        return Cost((OF_A_TRANSFORM + 1) * d_i + 2 * rows + told)
+        return Cost((OF_A_TRANSFORM + 3) * d_i + 2 * rows + told)
 
 
 def places(those: np.ndarray) -> list[int]:

@@ -1,6 +1,7 @@
 """Maps that stay as they are, and what others begin as: their matrices, laws and draws."""
 
 import math
+from functools import partial
 from itertools import combinations
 from typing import get_args
 
@@ -15,8 +16,10 @@ from sheafgossip.node.maps import (
     StartKind,
     TransformStart,
     cosine_rows,
+    fast_lengths,
     rows_in_turn,
     shared_rows,
+    shared_transform,
     starting_maps,
 )
 
@@ -174,6 +177,26 @@ def test_rows_in_turn_are_the_same_at_both_ends_and_come_all_equally_often(size,
     assert np.ptp(np.bincount(np.concatenate(seen), minlength=size)) <= 1
     firsts = {int(rows_in_turn(seed, 3, {8: 5}, 20, 0)[8][0]) for seed in range(200)}
     assert firsts == set(range(20))
+
+
+@given(size=st.integers(1, 200_000))
+def test_fast_lengths_add_up_and_have_no_large_prime_factor(size):
+    lengths = fast_lengths(size)
+    assert sum(lengths) == size
+    assert all(30**20 % length == 0 for length in lengths)  # 2, 3 and 5 alone
+    assert list(lengths) == sorted(lengths, reverse=True)
+
+
+@every_dtype
+@given(size=st.integers(1, 40), seed=st.integers(0, 1000))
+def test_all_rows_of_a_transform_in_blocks_and_its_inverse_are_its_matrix_and_the_transpose(dtype, size, seed):
+    lengths = fast_lengths(size)
+    maps = shared_transform(seed, {1: np.arange(size)}, lengths, dtype=np.dtype(dtype))
+    near = partial(np.testing.assert_allclose, rtol=0, atol=50 * EPS[dtype])
+    matrix, v = maps.matrix(slice(None)), np.random.default_rng(seed).normal(size=size).astype(dtype)
+    near(maps.of(v), matrix @ v)
+    near(maps.inverse(v.copy()), matrix.T @ v)
+    near(maps.inverse(maps.of(v)), v)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 16, 97, 128, 331, 1024, 34826])

@@ -125,14 +125,36 @@ def test_one_task_is_alike_and_an_opposed_one_is_not(turned, expected):
     assert likeness(*ends, 3, 0.0) == pytest.approx(expected, abs=0.05)
 
 
-@given(x=arrays(float, st.integers(2, 5), elements=numbers), s=st.sampled_from([0.5, 1, 2]))
-def test_a_mean_is_nearer_on_average_than_ones_own_where_tasks_lie_nearer_than_their_errors(x, s):
+@given(
+    x=arrays(float, st.integers(2, 4), elements=numbers),
+    w=arrays(float, 3, elements=st.sampled_from([0.1, 0.5, 1])),
+    s=st.sampled_from([0.5, 1, 2]),
+)
+def test_a_mean_is_nearer_on_average_than_ones_own_where_tasks_lie_nearer_than_their_errors(x, w, s):
     """Over all errors of clients whose own are x; what docs/prototype-sheaf.md says of client 0."""
     m = len(x) - 1
+    w = np.concatenate([[1.0], w[:m]])
     learned = [x + s * np.array(signs) for signs in product((-1, 1), repeat=m + 1)]
-    of_mean, of_own = (np.mean([(guess(each) - x[0]) ** 2 for each in learned]) for guess in (np.mean, lambda v: v[0]))
-    apart = (x[1:] - x[0]).sum() ** 2
-    assert of_mean == pytest.approx(s**2 / (m + 1) + apart / (m + 1) ** 2)
+    of_mean, of_own = (
+        statistics.mean((float(guess @ each) - x[0]) ** 2 for each in learned)
+        for guess in (w / w.sum(), np.eye(m + 1)[0])
+    )
+    apart = (w * (x - x[0])).sum() ** 2
+    assert of_mean == pytest.approx((s**2 * (w**2).sum() + apart) / w.sum() ** 2)
     assert of_own == pytest.approx(s**2)
-    if abs(apart - m * (m + 1) * s**2) > 1e-9:
-        assert (of_mean < of_own) == (apart < m * (m + 1) * s**2)
+    if abs(gain := s**2 * (w.sum() ** 2 - (w**2).sum()) - apart) > 1e-9:
+        assert (of_mean < of_own) == (gain > 0)
+
+
+@given(apart=numbers, s=st.sampled_from([0.5, 1, 2]), w=st.sampled_from([0.1, 0.3, 1]))
+def test_the_best_weight_of_one_neighbour_falls_from_1_with_its_distance_and_a_small_one_pays_from_further_away(
+    apart, s, w
+):
+    def error(w):
+        return (s**2 * (1 + w**2) + (w * apart) ** 2) / (1 + w) ** 2
+
+    weights = np.linspace(0, 2, 20_001)
+    best = weights[np.argmin(error(weights))]
+    assert best == pytest.approx(s**2 / (s**2 + apart**2), abs=1e-3)
+    if abs(w * apart**2 - 2 * s**2) > 1e-9:
+        assert (error(w) < s**2) == (w * apart**2 < 2 * s**2)
