@@ -2,7 +2,8 @@
 
 Forty processes on an Erdős–Rényi graph (p = 0.15) send each neighbour one vector and wait for one from each, round
 after round, without learning: once through this project's Peers, where every message has a header that is checked and
-bytes that are counted, and once over bare ROUTER sockets that block. The two take turns.
+bytes that are counted, and once over bare ROUTER sockets that block. The two take turns. Then what a message takes of
+its client's thread, layer by layer.
 """
 
 import multiprocessing
@@ -10,8 +11,9 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import zmq
@@ -27,17 +29,23 @@ from sheafgossip.transport.peers import Peers
 
 FORK = multiprocessing.get_context("fork")
 CLIENTS, P, SECONDS = 40, 0.15, 4.0
+ROUNDS = 500  # of each layer
 Exchange = Callable[[], None]
 Part = Callable[[int, Sequence[int], int, Path], Exchange]
 
 
-def ours(node: int, neighbours: Sequence[int], numbers: int, folder: Path) -> Exchange:
+def client(node: int, neighbours: Sequence[int], numbers: int, folder: Path) -> tuple[Peers, Control]:
+    """A client that is bound, and the launcher's end of its control."""
     control, launcher = map(Control, socket.socketpair(), (FROM_LAUNCHER, TO_LAUNCHER))
-    vector = np.ones(numbers, np.float32)
-    endpoint = Endpoint(zmq.Context(), control, Options(node, 1, vector.nbytes))
+    endpoint = Endpoint(zmq.Context(), control, Options(node, 1, 4 * numbers))
     endpoint.connections.bind(f"ipc://{folder}/{node}")
-    channels = Channels(node, {j: Channel((numbers,), (numbers,)) for j in neighbours}, vector.dtype)
-    peers = Peers(Clock(endpoint, channels, timeout=60))
+    channels = Channels(node, {j: Channel((numbers,), (numbers,)) for j in neighbours}, np.float32)
+    return Peers(Clock(endpoint, channels, timeout=60)), launcher
+
+
+def ours(node: int, neighbours: Sequence[int], numbers: int, folder: Path) -> Exchange:
+    peers, launcher = client(node, neighbours, numbers, folder)
+    endpoint, vector = peers.clock.endpoint, np.ones(numbers, np.float32)
     time.sleep(0.5)
     endpoint.connect([Place(j, f"ipc://{folder}/{j}", 1, "") for j in neighbours], time.monotonic() + 60)
     peers.clock.begin(1)
@@ -133,6 +141,70 @@ def together(live: Callable[[int], None], clients: int) -> Iterator[None]:
         process.join()
 
 
+def _send_bare(peers: Peers, to: Sequence[int], round: int, vector: np.ndarray) -> None:
+    end, payload = peers.clock.endpoint, vector.tobytes()
+    for node in to:
+        end.connections.router.send_multipart([end.route_to[node], b"%020d" % round, payload])
+
+
+def _receive_bare(peers: Peers, senders: Sequence[int]) -> None:
+    router, left = peers.clock.endpoint.connections.router, len(senders)
+    while left:
+        with suppress(zmq.Again):
+            router.recv_multipart()
+            left -= 1
+
+
+def _receive_checked(peers: Peers, senders: Sequence[int]) -> None:
+    left = len(senders)
+    while left:
+        left -= peers.clock.endpoint.receive(time.monotonic() + 60) is not None
+
+
+LAYERS = (
+    (_send_bare, _receive_bare),
+    (lambda peers, to, round, vector: peers.clock.endpoint.send(to, round, 0, (vector,)), _receive_checked),
+    (lambda peers, to, round, vector: peers.send(dict.fromkeys(to, vector)), Peers.receive),
+)
+
+
+def layers(numbers: int) -> list[list[float]]:
+    """Microseconds that the thread of a client with six neighbours takes for a message that it sends, and for one that
+    it receives: in pyzmq's own calls; with headers, counting and checks; and with all else that an exchange does."""
+    vector, others, took = np.ones(numbers, np.float32), range(1, 7), [[0.0] * 3, [0.0] * 3]
+
+    def timed(end: int, layer: int, call: Callable[[], object]) -> None:
+        start = time.thread_time_ns()
+        call()
+        took[end][layer] += (time.thread_time_ns() - start) / 1000 / ROUNDS / len(others)
+
+    with new_folder() as folder:
+        made = [client(0, others, numbers, folder), *(client(node, [0], numbers, folder) for node in others)]
+        clients = [peers for peers, _ in made]
+        ends, until = [peers.clock.endpoint for peers in clients], time.monotonic() + 60
+        places = [Place(node, f"ipc://{folder}/{node}", 1, "") for node in range(7)]
+        answering = [Thread(target=end.connect, args=(places[:1], until)) for end in ends[1:]]
+        for thread in answering:
+            thread.start()
+        ends[0].connect(places[1:], until)
+        for thread in answering:
+            thread.join()
+        for peers in clients:
+            peers.clock.begin(1)
+        for round in range(1, ROUNDS + 1):
+            for layer, (send, receive) in enumerate(LAYERS):
+                for peers in clients[1:]:
+                    send(peers, [0], round, vector)
+                timed(0, layer, lambda send=send, round=round: send(clients[0], others, round, vector))
+                time.sleep(0.002)  # all have come
+                timed(1, layer, lambda receive=receive: receive(clients[0], others))
+                for peers in clients[1:]:
+                    receive(peers, [0])
+            for peers in clients:
+                peers.next_round()
+    return took
+
+
 def main() -> None:
     arguments = options(__doc__, repeats=5).parse_args()
     rows = []
@@ -144,7 +216,15 @@ def main() -> None:
         shares = [100 * one / other for one, other in zip(mine, theirs, strict=True)]
         rows.append((f"{4 * numbers / 1000:g} kB", spread(mine), spread(theirs), spread(shares), 60))
     made_by = f"`make bench-exchange`: medians of {arguments.repeats} (smallest to largest), graphs of as many seeds"
-    write("exchange", made_by, table("vector|rounds a second|bare pyzmq|% of bare|aim", rows))
+    parts = []
+    for numbers in (500, 5000):
+        found = [layers(numbers) for _ in range(arguments.repeats)]
+        for end, what in enumerate(("sent", "received")):
+            each = [spread([one[end][layer] for one in found]) for layer in range(3)]
+            parts.append((f"{4 * numbers / 1000:g} kB, {what}", *each))
+    text = table("vector|rounds a second|bare pyzmq|% of bare|aim", rows)
+    profile = table("a message of|pyzmq's calls, µs|with header, counting, checks|all of an exchange", parts)
+    write("exchange", made_by, f"{text}\n\n{profile}")
 
 
 if __name__ == "__main__":

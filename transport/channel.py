@@ -38,6 +38,8 @@ class Format:
 
     def decode(self, tensors: Tensors) -> np.ndarray:
         """A read-only vector of ``length`` numbers. Raises Rejected unless the tensors are as announced."""
+        if self.codec is None and len(tensors) == 1 and (tensors[0].dtype, tensors[0].shape) == self.layout[0]:
+            return tensors[0]  # most are so: the quickest way to see it
         if layout_of(tensors) != self.layout:
             fits = [tensor.shape for tensor in tensors] == [shape for _, shape in self.layout]
             raise Rejected("wrong dtype" if fits else "wrong shape")
@@ -133,8 +135,10 @@ class Channels:
             raise ValueError(
                 f"vector {phase + 1} to client {node} in round {round} is announced as {wanted}, not {found}"
             )
+        if format.codec is None or format.exact == format.length:
+            return (vector,)
         draws = partial(generator, self._seed, "rounding", self._node, node, round, phase)
-        if format.codec is None or not format.codec.owes or format.exact == format.length:
+        if not format.codec.owes:
             return format.encode(vector, draws)
         key = node, phase - len(self[node].opens) * (round == 1)
         vector = vector + self._owed.get(key, 0)

@@ -1,7 +1,6 @@
 """Which messages a client sends and uses in a round, and what it waits for: without a scenario the round's own; with
 one, clock_planned.py and clock_wall.py say."""
 
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
@@ -136,7 +135,7 @@ class Clock:
         """Returns the bytes of vectors that wait for their use or a checkpoint, and of what codecs have left out."""
         return self.channels.memory_bytes() + sum(vector.nbytes for vector in self._inbox.values())
 
-    def _wait_for(self, wanted: Set[Key], ends: Callable[[], float] = lambda: math.inf) -> None:
+    def _wait_for(self, wanted: Set[Key], ends: Callable[[], float] | None = None) -> None:
         """Until the messages are there, see ``_until``. The launcher hears of a long wait, and of its good end."""
         due = CONSTANTS.tell_wait_s
 
@@ -160,31 +159,27 @@ class Clock:
         self,
         reached: Callable[[], bool],
         complaint: Callable[[], str],
-        ends: Callable[[], float] = lambda: math.inf,
+        ends: Callable[[], float] | None = None,
         tell: Callable[[float], None] = lambda waited: None,
     ) -> None:
-        """Takes in messages until ``reached``, or until no more is there at the moment when it ``ends``
+        """Takes in messages until ``reached``, or until no more is there at the moment when it ``ends``, if it does
         (time.monotonic() seconds). Raises NeighbourTimeout, once all that is there has been looked at."""
         if reached():
             return
         for until in parts_of(self.timeout, tell):
             heard = True
             while heard or time.monotonic() < until:
-                heard = self.listen(min(until, ends()))
-                if reached() or (not heard and time.monotonic() >= ends()):
+                heard = self.listen(min(until, ends()) if ends else until)
+                if reached() or (ends and not heard and time.monotonic() >= ends()):
                     return
         raise NeighbourTimeout(complaint())
 
     def listen(self, until: float) -> bool:
         """Takes in the next message before that moment, or the launcher's word; returns whether a message has come."""
-        message = self.endpoint.receive(min(until, self._let_arrive()))
+        message = self.endpoint.receive(until)
         if message is not None:
             self._store(message)
         return message is not None
-
-    def _let_arrive(self) -> float:
-        """Lets what has come in arrive, where that takes time; returns when to look again."""
-        return math.inf
 
     def _store(self, message: Message) -> None:
         key = src, round, phase = message[:3]
