@@ -279,7 +279,7 @@ class Endpoint:
         if self._sealed and peer < self.node and authenticated_number(head) != peer:
             raise Rejected("another client's name")
         round, phase, layout = self._headers.read(peer, head.bytes, len(frames))
-        message = Message(peer, round, phase, tuple(map(view_tensor, frames, layout)), incarnation)
+        message = Message._make((peer, round, phase, tuple(map(view_tensor, frames, layout)), incarnation))
         if sender is None:
             self._peer_of[route] = peer, incarnation
         if not (round or phase or frames):  # a greeting

@@ -140,7 +140,7 @@ def view_tensor(frame: bytes, form: tuple[np.dtype, tuple[int, ...]]) -> np.ndar
     if math.prod(shape) * dtype.itemsize != len(frame):
         raise Rejected("wrong shape", f"{len(frame)} bytes for {dtype} {shape}"[:80])
     try:
-        array = np.frombuffer(frame, dtype=dtype)
+        array = np.frombuffer(frame, dtype)  # by its name it takes twice as long
         return array if len(shape) == 1 else array.reshape(shape)
     except ValueError as error:  # more dimensions than numpy has, or a huge length beside a length of 0
         raise Rejected("wrong shape", str(error)) from error
