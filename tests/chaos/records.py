@@ -16,6 +16,7 @@ _REAL = {"node": {"pid", "address"}, "round": {"wall_s"}, "event": {"wall_s"}}
 """Columns that are real time, or numbers of processes."""
 _OF_A_PROCESS = ("start", "finish", "failure", "interrupt", "engine")  # one for each time that the run was taken up
 _OF_THE_KILLED = ("lost-records",)  # what a client that is killed takes with it; its rounds are done again
+_OF_A_BUSY_MACHINE = ("waiting",)  # that a client has waited for seconds by now
 _GONE = "neighbour is gone, message not sent"
 """A confirmation to one that has just ended, as planned, is a matter of moments; what counts is in table traffic."""
 _OPENED = ("greeting", "ready", "handshake", "hello")
@@ -88,7 +89,7 @@ def differences(one: Records, other: Records, *, interrupted: bool) -> Iterator[
     """Two runs of one scenario must have left the same: every table but for what is real time or memory, every file.
     ``interrupted``: the other one was taken up again, so it opened connections anew; where clients come and go, how
     many are opened is a matter of moments, too."""
-    left_out = _OF_A_PROCESS + (_OF_THE_KILLED if interrupted else ())
+    left_out = _OF_A_PROCESS + _OF_A_BUSY_MACHINE + (_OF_THE_KILLED if interrupted else ())
     tables = dict.fromkeys(("round", "traffic", "edge", "used"), "")
     tables["node"] = "WHERE node >= 0"
     tables["event"] = f"WHERE kind NOT IN {left_out} AND detail NOT LIKE '%{_GONE}'"
