@@ -30,6 +30,9 @@ from sheafgossip.transport.peers import Peers
 FORK = multiprocessing.get_context("fork")
 CLIENTS, P, SECONDS = 40, 0.15, 4.0
 ROUNDS = 500  # of each layer
+PROFILE = """Microseconds of the thread of a client with six neighbours. What a run pays beyond `send_multipart` and
+`recv_multipart` is in Python: to parse and check a header, to view and count a vector, to find out that it is the one that
+is waited for."""
 Exchange = Callable[[], None]
 Part = Callable[[int, Sequence[int], int, Path], Exchange]
 
@@ -224,7 +227,7 @@ def main() -> None:
             parts.append((f"{4 * numbers / 1000:g} kB, {what}", *each))
     text = table("vector|rounds a second|bare pyzmq|% of bare|aim", rows)
     profile = table("a message of|pyzmq's calls, µs|with header, counting, checks|all of an exchange", parts)
-    write("exchange", made_by, f"{text}\n\n{profile}")
+    write("exchange", made_by, f"{text}\n\n{PROFILE}\n\n{profile}")
 
 
 if __name__ == "__main__":
