@@ -31,8 +31,8 @@ FORK = multiprocessing.get_context("fork")
 CLIENTS, P, SECONDS = 40, 0.15, 4.0
 ROUNDS = 500  # of each layer
 PROFILE = """Microseconds of the thread of a client with six neighbours. What a run pays beyond `send_multipart` and
-`recv_multipart` is in Python: to parse and check a header, to view and count a vector, to find out that it is the one that
-is waited for."""
+`recv_multipart` is in Python: to parse and check a header, to view and count a vector, to find out that it is the one
+that is waited for."""
 Exchange = Callable[[], None]
 Part = Callable[[int, Sequence[int], int, Path], Exchange]
 

@@ -1,6 +1,7 @@
 """Which messages a client sends and uses in a round, and what it waits for: without a scenario the round's own; with
 one, clock_planned.py and clock_wall.py say."""
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
@@ -176,10 +177,14 @@ class Clock:
 
     def listen(self, until: float) -> bool:
         """Takes in the next message before that moment, or the launcher's word; returns whether a message has come."""
-        message = self.endpoint.receive(until)
+        message = self.endpoint.receive(min(until, self._let_arrive()))
         if message is not None:
             self._store(message)
         return message is not None
+
+    def _let_arrive(self) -> float:
+        """Lets what has come in arrive, where that takes time; returns when to look again."""
+        return math.inf
 
     def _store(self, message: Message) -> None:
         key = src, round, phase = message[:3]

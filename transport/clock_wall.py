@@ -103,11 +103,7 @@ class WallClock(ScheduledClock):
             for between in sorted(self._shown)[1:-1]:
                 del self._shown[between]
 
-    def listen(self, until: float) -> bool:
-        return super().listen(min(until, self._let_arrive()))
-
     def _let_arrive(self) -> float:
-        """Lets what has come in arrive; returns when to look again."""
         now = time.monotonic()
         for (node, _), arrivals in self._arrivals.items():
             for _ in range(arrivals.proceed(now, self.round, self._rules.staleness)):
