@@ -15,6 +15,7 @@ from .comparison import Estimate
 from .config_file import read_text
 from .figures import AVERAGED
 from .reader import RunReader, open_records
+from .store import ALL_EVALUATED
 from .summary import mean, standard_error, summarize
 
 FIGURES = ("test_metric", "worst_10", "payload_bytes", "wire_bytes", "virtual_s", "clients_cpu_s", "clients_pss")
@@ -43,7 +44,7 @@ class Result:
         run = summarize(folder)
         found = {key: AVERAGED[key].of(run) for key in FIGURES}
         figures = {key: float(f"{value:.7g}") for key, value in found.items() if value is not None}
-        return cls(seed, digest_of(folder), figures, thinned(_curve(folder), -1 if run.metric == "mse" else 1))
+        return cls(seed, digest_of(folder), figures, thinned(curve_of(folder), -1 if run.metric == "mse" else 1))
 
 
 @dataclass(frozen=True)
@@ -201,10 +202,9 @@ def digest_of(folder: Path) -> str:
     return found.hexdigest()
 
 
-def _curve(folder: Path) -> Iterator[Point]:
+def curve_of(folder: Path) -> Iterator[Point]:
     """By virtual time where the run has it, else by rounds, whose seconds are those of the wall clock."""
-    virtual = """SELECT mean_test_metric, virtual_s FROM virtual_progress
-        WHERE evaluated >= (SELECT count(*) FROM round WHERE round = 0) ORDER BY virtual_s"""
+    virtual = f"SELECT mean_test_metric, virtual_s FROM virtual_progress WHERE {ALL_EVALUATED} ORDER BY virtual_s"
     sent = """SELECT total(payload_bytes) FROM traffic JOIN round
         ON round.node = src AND round.round = traffic.round WHERE virtual_s <= ?"""
     real = """SELECT mean_test_metric, payload_bytes, wall_s FROM round_cumulative

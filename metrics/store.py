@@ -38,6 +38,10 @@ CLIENTS = "node NOT IN (SELECT node FROM node WHERE role <> 'client')"  # SQL; h
 
 HONEST = f"{CLIENTS} AND node NOT IN (SELECT node FROM attacker)"  # whose models are looked at
 
+ALL_EVALUATED = (
+    "evaluated >= (SELECT clients FROM round_total WHERE round = 0)"  # of virtual_progress: of the beginning
+)
+
 
 def _of_traffic(form: str) -> str:
     return ", ".join(form.format(column) for column in ("messages", "payload_bytes", "message_bytes", "wire_bytes"))

@@ -15,7 +15,7 @@ from .config_file import own_metrics, read_config
 from .events import completed_rounds, gone_clients
 from .reader import metric_of, open_records
 from .records import LAUNCHER, TABLES
-from .store import CLIENTS, CONFIG_DIGEST, HONEST
+from .store import ALL_EVALUATED, CLIENTS, CONFIG_DIGEST, HONEST
 from .text import label
 
 _ABOUT = f"""SELECT (SELECT count(DISTINCT host) FROM node WHERE role IN ('client', 'server')),
@@ -296,7 +296,7 @@ def virtual_time_to_reach(run_folder: Path | str, target: float) -> ReachedVirtu
     evaluation so far. None also where the run has no virtual time. Raises RunFolderError."""
     with open_records(run_folder) as records:
         query = f"""SELECT virtual_s FROM virtual_progress WHERE mean_test_metric {_good(records)} ?
-            AND evaluated >= (SELECT count(*) FROM round WHERE round = 0) ORDER BY virtual_s LIMIT 1"""
+            AND {ALL_EVALUATED} ORDER BY virtual_s LIMIT 1"""
         row = records.execute(query, (target,)).fetchone()
         if row is None:
             return None

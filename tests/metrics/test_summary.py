@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 
 from made import START, done, event as at_wall, node, printed, sent, write
 from sheafgossip.metrics import bytes_to_reach, open_run, virtual_time_to_reach
+from sheafgossip.metrics.board import curve_of
 from sheafgossip.metrics.comparison import render_summary, summarize_all
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.figures import AVERAGED, FIGURES
@@ -300,6 +301,16 @@ def test_progress_in_virtual_time_is_the_mean_of_latest_evaluations_and_a_target
     assert progress["evaluated"].tolist() == [2, 2, 2, 2, 3, 3]
     assert progress["mean_test_metric"].iloc[-1] == pytest.approx(summarize(late).final.mean)
     assert virtual_time_to_reach(folder(metric="mse"), 0.2).virtual_s == 0.0  # an error must fall to its target
+
+
+def test_neither_a_server_nor_an_attacker_keeps_a_target_from_being_reached_in_virtual_time(folder):
+    others = node(2, "server"), after(2, 0, 0.0), after(2, 1, 1.5), node(3), after(3, 0, 0.0, 0.0)
+    run = folder(
+        *PROGRESS, *others, *[sent(client, 2, number, 10) for client in (0, 1) for number in (1, 2, 3)], attackers="[3]"
+    )
+    assert virtual_time_to_reach(run, 0.6) == ReachedVirtually(2.0, 30, 90, 120)
+    points = [(0.2, 0.0, 0.0), (0.4, 10.0, 1.0), (0.6, 30.0, 2.0), (0.7, 40.0, 3.0), (0.75, 60.0, 7.0)]
+    assert list(curve_of(run)) == [pytest.approx(point) for point in points]
 
 
 def test_a_target_is_reached_in_the_first_round_good_enough_of_all_that_nobody_still_works_on(folder, make_run):
