@@ -265,8 +265,9 @@ def private_folder() -> tuple[Path, int]:
             found = folder.lstat()
             ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
             if ours and stat.S_IMODE(found.st_mode) == 0o700 and (folder / lock.NAME).exists():
-                os.close(lock.acquire(folder, 0.0))
-                lock.remove(folder)
+                held = lock.acquire(folder, 0.0)
+                lock.remove(folder)  # before another can lock it: whoever has just made it then makes another
+                os.close(held)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         try:

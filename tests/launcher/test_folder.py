@@ -15,6 +15,7 @@ from sheafgossip.launcher.processes.engine import private_folder
 from sheafgossip.launcher.run import folder
 from sheafgossip.launcher.run.folder import Claim, own_files, remove_unfinished, require_plain
 from sheafgossip.launcher.studies.folders import new_folder
+from sheafgossip.metrics import lock
 from sheafgossip.metrics.store import RunFolderError
 
 ROUND = "state/round-000004"
@@ -127,7 +128,7 @@ def test_what_killed_processes_have_left_goes_when_the_next_run_starts(tmp_path,
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(lasting, stdout=subprocess.PIPE, text=True, env=environment) as other:
         theirs = Path(other.stdout.readline().strip())
-        mine, lock = private_folder()
+        mine, held = private_folder()
         assert {path.name for path in tmp_path.iterdir()} == {theirs.name, mine.name}
         assert mine.stat().st_mode & 0o777 == 0o700
         other.kill()
@@ -135,7 +136,7 @@ def test_what_killed_processes_have_left_goes_when_the_next_run_starts(tmp_path,
     private_folder()
     assert not theirs.exists()
     assert mine.exists()  # kept by this process
-    os.close(lock)
+    os.close(held)
     private_folder()
     assert not mine.exists()
     documents = tmp_path / "documents"
@@ -149,3 +150,22 @@ def test_what_killed_processes_have_left_goes_when_the_next_run_starts(tmp_path,
     private_folder()
     assert set(before) < set(tmp_path.iterdir())
     assert (documents / "lock").exists()
+
+
+def test_a_folder_is_swept_away_only_while_nobody_can_take_it_for_its_own(tmp_path, monkeypatch):
+    """Else a run that begins at that moment would lose the folder of its sockets."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = tmp_path / "sheafgossip-made"  # by one who has not locked it yet
+    made.mkdir(mode=0o700)
+    (made / "lock").touch()
+    taken = []
+
+    def remove(folder):
+        with pytest.raises(BlockingIOError):
+            taken.append(lock.acquire(folder, 0.0))
+        remove_all(folder)
+
+    remove_all = lock.remove
+    monkeypatch.setattr(lock, "remove", remove)
+    private_folder()
+    assert (taken, made.exists()) == ([], False)

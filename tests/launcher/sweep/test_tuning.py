@@ -362,6 +362,7 @@ def test_tune_leaves_trials_the_best_and_a_picture_and_goes_on_to_the_same(tmp_p
     shown = command(*words, "--jobs", 2, "--out", tmp_path / "out").stdout
     rows = trials_of(tmp_path / "out")
     assert [row["method"] + row["number"] for row in rows] == ["dfedu1", "dfedu2", "dfedu3", "alone1"]
+    assert [row["reason"] for row in rows if row["state"] != "finished"] == []
     best = max(rows[:3], key=lambda row: float(row["mean"]))
     lam = json.loads(best["values"])["algorithm.lam"]
     (config,) = load(tmp_path / "out" / "best-dfedu.toml")
