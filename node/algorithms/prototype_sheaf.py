@@ -21,8 +21,8 @@ with d_ij rows P_ij = P_ji of one orthonormal matrix, the next ones in each roun
 N_i is for each row 1 + sum_j w_ij over the edges that it came on: i comes to a weighted mean of itself and those that
 it hears. It uses theta_i without what local work has made of each row since that was last averaged. Those whose classes
 look alike may differ in how many they have of each. Where a client's n_c of N samples differ from the m_c of M of those
-it averages with by more than chance, it uses that model after ``fine_tune`` gradient steps on its own samples; X^2 is
-Pearson's, of K classes:
+it averages with by more than chance, it uses that model with a last layer of its own, the most probable one given its
+samples and a normal prior of variance ``refit`` around the averaged one (last_layer.py). X^2 is Pearson's, K classes:
 
     X^2 = sum_c (sqrt(M/N) n_c - sqrt(N/M) m_c)^2 / (n_c + m_c) > K - 1 + 2 sqrt(2 (K - 1))
 
@@ -49,7 +49,7 @@ from ..maps import Vectors, fast_lengths, rows_in_turn, shared_transform
 from ..model.architecture import Architecture
 from ..stored_maps import StoredMaps
 from .base import Algorithm, Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Traits, Vector, Work
-from .fine_tuning import fine_tuned
+from .last_layer import refitted
 from .sheaf_fmtl import norm
 
 _LEAST_SPREAD = 0.1  # of a spread, what the noise of few samples leaves of it at least
@@ -65,9 +65,9 @@ class PrototypeSheaf(Algorithm):
     sure: Annotated[NotNegative, "Standard errors of D that are put down to chance, against the neighbour."] = 1.0
     sketch: Annotated[Count, "How many numbers travel of each class's prototype, at most all of its h."] = 64
     compare_every: Annotated[Index, "Neighbours compare anew every so many rounds, as tasks may change; 0: once."] = 0
-    fine_tune: Index = 10
-    """Gradient steps on all own samples, to the model that a client uses, where its mix of classes differs from that of
-    the clients it averages with by more than chance."""
+    refit: NotNegative = 1.0
+    """Where a client's mix of classes differs from that of those it averages with by more than chance, it uses a last
+    layer of its own: the most probable one, with a prior of this variance around the averaged one. 0: never."""
     seek: Annotated[Index, "In so many rounds, from a comparison on, clients introduce those that are alike."] = 0
 
     @property
@@ -217,7 +217,7 @@ class PrototypeSheaf(Algorithm):
         for j in places(client.state.likeness >= self.threshold):
             m += End.of(theirs[j], len(m)).n
         model = self._as_averaged(client)
-        return fine_tuned(client, model, self.fine_tune) if class_mix_differs(n, m) else model
+        return refitted(client, model, self.refit) if class_mix_differs(n, m) else model
 
     def _as_averaged(self, client: Client) -> np.ndarray:
         """Returns theta without what local work has made of its rows since they were last averaged, of those that were

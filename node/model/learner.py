@@ -169,9 +169,9 @@ class Learner:
         with self._as(theta):
             return sum(self._model.evaluate(x[part], y[part])[0] for part in _slices(len(x), self._chunk)) / len(x)
 
-    def features_of(self, theta: np.ndarray, batch: Batch) -> np.ndarray:
+    def features_of(self, theta: np.ndarray, batch: Batch | None = None) -> np.ndarray:
         """As ``Client.features_of`` says."""
-        x, _ = batch
+        x, _ = batch or (self._x_train, self._y_train)
         self.evaluated_samples += len(x)
         with self._as(theta):
             return np.concatenate([self._model.features(x[part]) for part in _slices(len(x), self._chunk)])

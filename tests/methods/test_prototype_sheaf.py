@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from scipy.linalg import block_diag
+from scipy.optimize import minimize
 from scipy.stats import chi2_contingency
 
 import oracles
@@ -72,6 +73,16 @@ def class_mix_differs(i, on, shards):
     table = np.array([np.bincount(y, minlength=10) for y in (shards[i]["y_train"], np.concatenate(others))])
     found = chi2_contingency(table[:, table.sum(axis=0) > 0], correction=False)
     return found.statistic > found.dof + 2 * np.sqrt(2 * found.dof)
+
+
+def most_probable(theta, shard, variance=1.0):
+    """The last layer, here all of a logistic model, by SciPy's quasi-Newton method."""
+
+    def objective(own):
+        loss = len(shard["y_train"]) * oracles.loss(own, shard) + ((own - theta) ** 2).sum() / (2 * variance)
+        return loss, len(shard["y_train"]) * oracles.gradient(own, shard) + (own - theta) / variance
+
+    return minimize(objective, theta, jac=True, method="BFGS", options={"gtol": 1e-6}).x
 
 
 class Introductions:
@@ -162,12 +173,11 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
         rows_used = np.where(np.isnan(rows_then), rows_used, rows_then)
     theta = rows_used @ C
     if changes != DRIFT:
-        tuned = {i: theta[i] for i in shards if class_mix_differs(i, on, shards)}
-        assert (len(tuned) > 0) == (changes == SKEWED)
-        for _ in range(10):
-            tuned = {i: each - ALPHA * oracles.gradient(each, shards[i]) for i, each in tuned.items()}
+        differ = [i for i in shards if class_mix_differs(i, on, shards)]
+        refitted = {i: most_probable(theta[i], shards[i]) for i in differ}
+        assert (len(refitted) > 0) == (changes == SKEWED)
         metrics = folder.rows(f"SELECT test_metric FROM round WHERE round = {ROUNDS} ORDER BY node")
-        used = dict(enumerate(theta)) | tuned
+        used = dict(enumerate(theta)) | refitted
         assert metrics == [(oracles.accuracy(used[i], shards[i]),) for i in sorted(shards)]
 
 
