@@ -1,4 +1,4 @@
-"""Problems and methods of ``sheafgossip board``, and data of one of them."""
+"""Problems and methods of ``sheafgossip board``, and data of some of them."""
 
 import numpy as np
 
@@ -16,3 +16,30 @@ def patients() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     age, sex = data.data[:, 0], data.data[:, 1]
     y = data.target > np.median(data.target)
     return data.data[:, 2:], y.astype(int), np.searchsorted(_YEARS, age, side="right") * 2 + (sex == sex.max())
+
+
+def overlapping() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Deals scikit-learn's digits to four groups of three clients each. Group g has half of its images turned by 90 g
+    degrees, and half by 90 (g + 1), which the next group has as well.
+
+    Returns x (1797, 8, 8), y (1797,) and client (1797,)."""
+    x, y, client = _dealt_digits()
+    turns = client // 3 + np.arange(len(x)) // 12 % 2
+    return np.stack([np.rot90(image, k) for image, k in zip(x, turns.tolist(), strict=True)]), y, client
+
+
+def other_heads() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Deals scikit-learn's digits to four groups of three clients each, which have the same images and call them by
+    other names: in group g a digit's class is 3 g more, modulo 10.
+
+    Returns x (1797, 8, 8), y (1797,) and client (1797,)."""
+    x, y, client = _dealt_digits()
+    return x, (y + 3 * (client // 3)) % 10, client
+
+
+def _dealt_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))  # they lie by writer
+    return x[order].reshape(-1, 8, 8) / 16, y[order], np.arange(len(x)) % 12

@@ -20,11 +20,13 @@ error se, and S_i of how far classes lie apart at one. Another mix of labels cha
 with d_ij rows P_ij = P_ji of one orthonormal matrix, the next ones in each round, so that d/d_ij rounds go through all.
 N_i is for each row 1 + sum_j w_ij over the edges that it came on: i comes to a weighted mean of itself and those that
 it hears. It uses theta_i without what local work has made of each row since that was last averaged. Those whose classes
-look alike may differ in how many they have of each. Where a client's n_c of N samples differ from the m_c of M of those
-it averages with by more than chance, it uses that model with a last layer of its own, the most probable one given its
-samples and a normal prior of variance ``refit`` around the averaged one (last_layer.py). X^2 is Pearson's, K classes:
+look alike may differ in how many they have of each. A client whose n_c of N samples differ from the m_c of M of those
+it averages with by more than chance, X^2 being Pearson's of K classes,
 
     X^2 = sum_c (sqrt(M/N) n_c - sqrt(N/M) m_c)^2 / (n_c + m_c) > K - 1 + 2 sqrt(2 (K - 1))
+
+uses that model with log((n_c + 1)/(n_c + m_c + 1)) added to its last biases, which is Bayes' rule for its own classes,
+and of last layers the most probable one given its samples, with a normal prior of variance ``refit`` around this one.
 
 Of a prototype travel the products with ``sketch`` random vectors of entries +-1, whose squared distances are right on
 average. What is averaged has no part in the estimate, so that a wrong edge cannot confirm itself.
@@ -67,7 +69,8 @@ class PrototypeSheaf(Algorithm):
     compare_every: Annotated[Index, "Neighbours compare anew every so many rounds, as tasks may change; 0: once."] = 0
     refit: NotNegative = 1.0
     """Where a client's mix of classes differs from that of those it averages with by more than chance, it uses a last
-    layer of its own: the most probable one, with a prior of this variance around the averaged one. 0: never."""
+    layer of its own: the most probable one, with a prior of this variance around the averaged one, whose classes are
+    weighed by its own numbers of them. 0: that one itself."""
     seek: Annotated[Index, "In so many rounds, from a comparison on, clients introduce those that are alike."] = 0
 
     @property
@@ -217,7 +220,11 @@ class PrototypeSheaf(Algorithm):
         for j in places(client.state.likeness >= self.threshold):
             m += End.of(theirs[j], len(m)).n
         model = self._as_averaged(client)
-        return refitted(client, model, self.refit) if class_mix_differs(n, m) else model
+        if not class_mix_differs(n, m):
+            return model
+        model = model.copy()
+        model[-len(n) :] += np.log((n + 1) / (n + m + 1))  # the last layer's biases
+        return refitted(client, model, self.refit)
 
     def _as_averaged(self, client: Client) -> np.ndarray:
         """Returns theta without what local work has made of its rows since they were last averaged, of those that were

@@ -65,18 +65,24 @@ def likeness_of(shards, sketch, h, part, sure=1.0):
     return 1 - (D + sure * se) / (2 * np.mean(S)) if S else -np.inf
 
 
-def class_mix_differs(i, on, shards):
-    """Whether the classes of i and of those that it averages with are, by Pearson's test of homogeneity."""
-    others = [shards[sum(edge) - i]["y_train"] for edge in on if i in edge]
-    if not others:
+def class_counts(i, on, shards):
+    """Of i and of those that it averages with, (2, 10)."""
+    own, others = shards[i]["y_train"], [shards[sum(edge) - i]["y_train"] for edge in on if i in edge]
+    return np.array([np.bincount(y, minlength=10) for y in (own, np.concatenate([own[:0], *others]))])
+
+
+def differ(counts):
+    """By Pearson's test of homogeneity."""
+    if not counts[1].any():
         return False
-    table = np.array([np.bincount(y, minlength=10) for y in (shards[i]["y_train"], np.concatenate(others))])
-    found = chi2_contingency(table[:, table.sum(axis=0) > 0], correction=False)
+    found = chi2_contingency(counts[:, counts.sum(axis=0) > 0], correction=False)
     return found.statistic > found.dof + 2 * np.sqrt(2 * found.dof)
 
 
-def most_probable(theta, shard, variance=1.0):
+def most_probable(theta, shard, counts, variance=1.0):
     """The last layer, here all of a logistic model, by SciPy's quasi-Newton method."""
+    own, others = counts
+    theta = theta + np.concatenate([np.zeros(640), np.log((own + 1) / (own + others + 1))])
 
     def objective(own):
         loss = len(shard["y_train"]) * oracles.loss(own, shard) + ((own - theta) ** 2).sum() / (2 * variance)
@@ -173,8 +179,8 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
         rows_used = np.where(np.isnan(rows_then), rows_used, rows_then)
     theta = rows_used @ C
     if changes != DRIFT:
-        differ = [i for i in shards if class_mix_differs(i, on, shards)]
-        refitted = {i: most_probable(theta[i], shards[i]) for i in differ}
+        counts = {i: class_counts(i, on, shards) for i in shards}
+        refitted = {i: most_probable(theta[i], shards[i], each) for i, each in counts.items() if differ(each)}
         assert (len(refitted) > 0) == (changes == SKEWED)
         metrics = folder.rows(f"SELECT test_metric FROM round WHERE round = {ROUNDS} ORDER BY node")
         used = dict(enumerate(theta)) | refitted
