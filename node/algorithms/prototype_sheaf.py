@@ -25,8 +25,9 @@ it averages with by more than chance, X^2 being Pearson's of K classes,
 
     X^2 = sum_c (sqrt(M/N) n_c - sqrt(N/M) m_c)^2 / (n_c + m_c) > K - 1 + 2 sqrt(2 (K - 1))
 
-uses that model with log((n_c + 1)/(n_c + m_c + 1)) added to its last biases, which is Bayes' rule for its own classes,
-and of last layers the most probable one given its samples, with a normal prior of variance ``refit`` around this one.
+uses that model with log(n_c/q_c + L) added to its last biases, q_c = (n_c + m_c)/(N + M), L labels: Bayes' rule for its
+own shares of them. Of last layers it uses the most probable one given its samples, with a normal prior of variance
+``refit`` around this one.
 
 Of a prototype travel the products with ``sketch`` random vectors of entries +-1, whose squared distances are right on
 average. What is averaged has no part in the estimate, so that a wrong edge cannot confirm itself.
@@ -222,8 +223,9 @@ class PrototypeSheaf(Algorithm):
         model = self._as_averaged(client)
         if not class_mix_differs(n, m):
             return model
+        q = (n + m) / (n + m).sum()
         model = model.copy()
-        model[-len(n) :] += np.log((n + 1) / (n + m + 1))  # the last layer's biases
+        model[-len(n) :] += np.log(np.divide(n, q, out=np.zeros(len(n)), where=q > 0) + len(n))  # its last biases
         return refitted(client, model, self.refit)
 
     def _as_averaged(self, client: Client) -> np.ndarray:
