@@ -32,7 +32,7 @@ GROUPS = {
 SHOWN = {  # what is public of a class that holds more
     "Client": "node role clients rounds seed facts model alpha steps takes_one_full_step train_samples train_loss "
     "theta blocks state report neighbours successors predecessors learn gradient batches gradient_on loss_of "
-    "features_of hold_out held_out start class_features class_moments class_counts inputs labels steps_of generator",
+    "features_of hold_out held_out start class_features class_moments class_counts inputs steps_of generator",
     "Peers": "round neighbours exchange send receive as_heard left_out",
     "Architecture": "kind input_shape outputs size features last_size parameters parameters_of size_of places_of",
     "Neighbour": "node parameters weight samples facts",

@@ -168,8 +168,8 @@ class Client:
             return self._learner.loss_of(theta, batch)
 
     def features_of(self, theta: np.ndarray, batch: Batch | None = None) -> np.ndarray:
-        """Returns what the last layer sees of its training samples, or of a mini-batch, in a model theta (d,):
-        (samples, width); as ``loss_of``."""
+        """Returns what the last layer sees of a mini-batch, or of all training samples, those of one class after those
+        of another as ``class_counts`` has them, in a model theta (d,): (samples, width); as ``loss_of``."""
         with self._stopwatch.during("gradient"):
             return self._learner.features_of(theta, batch)
 
@@ -200,11 +200,7 @@ class Client:
 
     def class_counts(self) -> np.ndarray:
         """Returns how many training samples it has of each class, (classes,)."""
-        return np.bincount(self.labels(), minlength=self.model.outputs)
-
-    def labels(self) -> np.ndarray:
-        """Returns the class of each training sample, (samples,), or the target of a regression's; read only."""
-        return self._learner.samples()[1]
+        return np.bincount(self._learner.samples()[1], minlength=self.model.outputs)
 
     def inputs(self) -> np.ndarray:
         """Returns what it trains on, (samples, *input_shape), without the targets; read only."""

@@ -76,7 +76,6 @@ class PrivateClient(Client):
     class_moments = _withheld("class_moments")
     class_counts = _withheld("class_counts")
     inputs = _withheld("inputs")
-    labels = _withheld("labels")
 
     def __init__(self, algorithm: Algorithm, assignment: Assignment, learner: "PrivateLearner", *others: Any):
         self._algorithm, self._private = algorithm, learner

@@ -18,10 +18,11 @@ def refitted(client: Client, model: np.ndarray, variance: float) -> np.ndarray:
     the most probable one, with a normal prior of this variance around each number of W0: few samples change little.
     Computed in double precision, to gradients of 1e-6 a sample; theta stays. ``model`` itself where z is not finite.
     Raises ArchitectureError where a module of the user's does not end in a linear layer with a bias."""
-    z, y = client.features_of(model).astype(np.float64), client.labels()
+    C, h = client.model.outputs, client.model.features
+    z, y = client.features_of(model).astype(np.float64), np.repeat(np.arange(C), client.class_counts())
     if not variance or not np.isfinite(z).all():
         return model
-    own, C, h = model.copy(), client.model.outputs, client.model.features
+    own = model.copy()
     last = own[-client.model.last_size :]
     W0 = np.column_stack([last[: C * h].reshape(C, h), last[C * h :]]).astype(np.float64)
     W = _most_probable(W0, np.column_stack([z, np.ones(len(z))]), np.eye(C)[y], len(z) * variance)

@@ -171,7 +171,10 @@ class Learner:
 
     def features_of(self, theta: np.ndarray, batch: Batch | None = None) -> np.ndarray:
         """As ``Client.features_of`` says."""
-        x, _ = batch or (self._x_train, self._y_train)
+        if batch is None:
+            by_class = np.argsort(np.asarray(self._y_train), kind="stable")
+            return self.features_of(theta, (self._x_train, self._y_train))[by_class]
+        x, _ = batch
         self.evaluated_samples += len(x)
         with self._as(theta):
             return np.concatenate([self._model.features(x[part]) for part in _slices(len(x), self._chunk)])

@@ -29,8 +29,8 @@ def client(with_shard):
 @pytest.mark.parametrize(("architecture", "samples"), [(MLP, 1), (MLP, 60), (WIDE, 12), (CNN, 30)])
 def test_no_other_last_layer_is_more_probable(client, architecture, samples, variance, dtype):
     own = client(architecture, samples, dtype=dtype)
-    start, size, y = own.theta.copy(), architecture.last_size, own.labels()
-    z = own.features_of(start).astype(float)
+    start, size, y = own.theta.copy(), architecture.last_size, np.asarray(own._learner._y_train)
+    z = own.features_of(start, (own._learner._x_train, y)).astype(float)
 
     def objective(last):
         weights, biases = last[:-3].reshape(3, -1), last[-3:]

@@ -181,7 +181,6 @@ def private(with_shard):
         lambda client: client.class_features(),
         lambda client: client.class_counts(),
         lambda client: client.inputs(),
-        lambda client: client.labels(),
         lambda client: client.train_loss,
         lambda client: client.gradient_on(next(client.batches()), (np.zeros((3, 4)), 0.1)),
     ],
