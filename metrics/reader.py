@@ -3,6 +3,7 @@
 import json
 import re
 import sqlite3
+import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -45,9 +46,11 @@ def open_records(
         raise RunFolderError(f"{run_folder}: not the folder of a run: it has no run.sqlite")
     size = 0
     for file in (path.with_name(path.name + end) for end in ("", "-wal", "-shm", "-journal")):
-        if file.is_symlink() or (file.exists() and not file.is_file()):
-            raise RunFolderError(f"{file}: is no plain file; a run's files lie in its folder")
-        size += file.stat().st_size if file.exists() else 0
+        with suppress(FileNotFoundError):  # SQLite removes those of a writer that has just ended
+            found = file.lstat()
+            if not stat.S_ISREG(found.st_mode):
+                raise RunFolderError(f"{file}: is no plain file; a run's files lie in its folder")
+            size += found.st_size
     steps = iter(range((_STEPS + _STEPS_A_BYTE * size) // _AT_ONCE))
     # Where nobody writes any more there is no log; SQLite would still put one there, and fail where it may not.
     uri = path.resolve().as_uri() + ("?mode=ro" if path.with_name(f"{path.name}-wal").exists() else "?immutable=1")

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +79,14 @@ def test_a_file_that_is_no_database_of_a_run_or_of_another_version_is_refused(tm
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
     with pytest.raises(RunFolderError, match="schema version 99"):
         opened(path)
+
+
+def test_what_a_writer_that_ends_removes_while_one_looks_at_it_is_not_missed(tmp_path, monkeypatch):
+    write(tmp_path, node(0))
+    there = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path, **how: path.name.endswith("-shm") or there(path, **how))
+    with open_records(tmp_path) as records:
+        assert records.execute("SELECT count(*) FROM node").fetchone() == (1,)
 
 
 def test_later_rounds_can_be_forgotten_with_events_of_a_round_that_is_not_on_record_yet(tmp_path):
