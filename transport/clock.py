@@ -3,14 +3,14 @@ one, clock_planned.py and clock_wall.py say."""
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from .channel import Channels, Tensors
 from .control import Waiting, WaitOver
-from .endpoint import Endpoint, Message, NeighbourTimeout, Traffic, names_of
+from .endpoint import Endpoint, Message, NeighbourTimeout, Traffic, give_way, names_of
 from .environment import CONSTANTS
 from .stopwatch import parts_of
 from .wire import Rejected
@@ -89,11 +89,12 @@ class Clock:
         return ()
 
     def receive(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
-        wanted = {(node, self.round, self.taken[node]): node for node in nodes}
-        self._wait_for(wanted.keys())
+        round, taken = self.round, self.taken
+        wanted = [(node, round, taken[node]) for node in nodes]
+        self._wait_for(wanted)
         for node in nodes:
-            self.taken[node] += 1
-        return {node: self._inbox.pop(key) for key, node in wanted.items()}
+            taken[node] += 1
+        return dict(zip(nodes, map(self._inbox.pop, wanted), strict=True))
 
     def left_out(self) -> bool:
         """Whether the run's scenario keeps this client from working for its server in this round."""
@@ -110,7 +111,7 @@ class Clock:
 
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
         key = node, self.round, phase
-        self._wait_for({key})
+        self._wait_for([key])
         return self._inbox.pop(key)
 
     def sleep(self) -> None:
@@ -136,20 +137,27 @@ class Clock:
         """Returns the bytes of vectors that wait for their use or a checkpoint, and of what codecs have left out."""
         return self.channels.memory_bytes() + sum(vector.nbytes for vector in self._inbox.values())
 
-    def _wait_for(self, wanted: Set[Key], ends: Callable[[], float] | None = None) -> None:
+    def _wait_for(self, wanted: Sequence[Key], ends: Callable[[], float] | None = None) -> None:
         """Until the messages are there, see ``_until``. The launcher hears of a long wait, and of its good end."""
-        due = CONSTANTS.tell_wait_s
+        due, inbox, lacking = CONSTANTS.tell_wait_s, self._inbox, [*wanted]
+
+        def all_there() -> bool:
+            while lacking and lacking[-1] in inbox:
+                lacking.pop()
+            return not lacking
+
+        def missing() -> list[Key]:
+            return [key for key in lacking if key not in inbox]
 
         def tell(seconds: float) -> None:
             nonlocal due
             if seconds >= due:
                 due = 2 * seconds
-                missing = sorted(wanted - self._inbox.keys())
-                self.endpoint.control.send(Waiting(missing, self.round, [*self.sent.items()], seconds))
+                self.endpoint.control.send(Waiting(sorted(missing()), self.round, [*self.sent.items()], seconds))
 
         self._until(
-            lambda: wanted <= self._inbox.keys(),
-            lambda: silence_of((node for node, _, _ in wanted - self._inbox.keys()), self),
+            all_there,
+            lambda: silence_of((node for node, _, _ in missing()), self),
             ends,
             tell,
         )
@@ -167,6 +175,7 @@ class Clock:
         (time.monotonic() seconds). Raises NeighbourTimeout, once all that is there has been looked at."""
         if reached():
             return
+        give_way()
         for until in parts_of(self.timeout, tell):
             heard = True
             while heard or time.monotonic() < until:

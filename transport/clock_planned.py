@@ -187,7 +187,7 @@ class PlannedClock(ScheduledClock):
         keys = [(node, self._planned(uses, node, taken[node]), taken[node]) for node in nodes]
         for key in keys:
             if key[1]:
-                self._wait_for({key}, _last_words(self._presence, key[0]))
+                self._wait_for([key], _last_words(self._presence, key[0]))
         for node in nodes:
             taken[node] += 1
         used = {key[0]: self._use(key) for key in keys}
@@ -266,7 +266,7 @@ class PlannedClock(ScheduledClock):
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
         key = node, self.round, phase
         if self._shows(node, self.round):
-            self._wait_for({key}, _last_words(self._presence, node))
+            self._wait_for([key], _last_words(self._presence, node))
         if (vector := self._inbox.pop(key, None)) is not None:
             self._taken_out(node)
             self._shown_in = self.round

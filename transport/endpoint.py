@@ -22,12 +22,15 @@ from .wire import HeaderReader, Rejected, layout_of, message_wire_bytes, pack_en
 
 _send: Callable[..., None] = zmq.backend.Socket.send  # socket, frame, flags, whether to copy a frame of bytes
 _receive: Callable[..., Any] = zmq.backend.Socket.recv  # socket, flags, whether to return bytes
+_new = tuple.__new__  # of a NamedTuple: half the time of a call by its name
 _MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enumeration is looked up at every call
 _SOON_S, _LOOK_EVERY_S = CONSTANTS.soon_s, CONSTANTS.look_every_s
 _GLANCE_S = 0.2
+_TAKEN_IN_S = 1e-4  # a message that is there is taken in sooner than this, else it was waited for
 _WORTH_A_FRAME = 1 << 16  # bytes
 _MOST_LAST_WORDS = 1 << 16  # messages, also illegal ones
-_yield = getattr(os, "sched_yield", lambda: None)
+# Before a client waits it lets others run: where many share few processors, what it waits for has mostly come by then.
+give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 class Stopped(Exception):
@@ -103,7 +106,7 @@ class Endpoint:
         waiting = parts_of(deadline - time.monotonic())
         until = next(waiting, deadline)
         while missing - self.presence.left.keys():
-            message = self._next(min(until, time.monotonic() + _GLANCE_S), linking=True)
+            message = self.receive(min(until, time.monotonic() + _GLANCE_S), linking=True)
             if message is not None and message.src in missing:
                 self._answer(message)  # by now it may be another incarnation than the one that was told
                 missing.discard(message.src)
@@ -202,10 +205,10 @@ class Endpoint:
         self._headers.expect(end, round, phase, layout)
         sizes = tuple([tensor.nbytes for tensor in tensors])
         frames = [_frame(tensor) for tensor in tensors]
-        sent, before = {}, self.sent[beside]
+        sent, before, start_to, put = {}, self.sent[beside], self._start_to, self._put
         for node in to:
-            header = self._start_to(node) + end
-            if self._put(self.route_to[node], header, frames):
+            header = start_to(node) + end
+            if put(self.route_to[node], header, frames):
                 sent[node] = one = _weigh(len(header), sizes, self._sealed)
                 before[node] = Traffic(*map(add, before[node], one)) if node in before else one
         return sent
@@ -233,29 +236,23 @@ class Endpoint:
                 self.reject(Rejected("neighbour is gone, message not sent"))
                 return False
 
-    def receive(self, deadline: float) -> Message | None:
-        """The next message; None at ``deadline`` (time.monotonic() seconds), at the launcher's word, or earlier."""
-        return self._waiting.pop(0) if self._waiting else self._next(deadline)
-
-    def _next(self, deadline: float, *, linking: bool = False) -> Message | None:
-        """At first it blocks on the socket alone, which is the quickest way to a message that is about to come; but not
-        where it may be ``linking`` up with keys: neighbours wait to be authenticated then. Before it blocks it lets
-        others run: where many clients share few processors, what this one waits for has mostly come by then."""
+    def receive(self, deadline: float, *, linking: bool = False) -> Message | None:
+        """The next message; None at ``deadline`` (time.monotonic() seconds), at the launcher's word, or earlier. At
+        first it blocks on the socket alone, which is the quickest way to a message that is about to come; but not where
+        it may be ``linking`` up with keys: neighbours wait to be authenticated then."""
+        if self._waiting and not linking:
+            return self._waiting.pop(0)
         if self._last_words:
             return self._last_words.pop(0)
         start = time.monotonic()
         if start >= self._look_due and self._wait_for_any(0):
             return None  # the caller may not want to wait so long any more
         try:
-            try:
-                return self._take(_AT_ONCE)
-            except zmq.Again:
-                if start + _SOON_S >= deadline or ((linking or self._opens_late) and self._sealed):
-                    raise
-                _yield()
-                message = self._take(0)
-                self.stopwatch.blocked_for(time.monotonic() - start)
-                return message
+            hurries = start + _SOON_S >= deadline or ((linking or self._opens_late) and self._sealed)
+            message = self._take(_AT_ONCE if hurries else 0)
+            if (took := time.monotonic() - start) > _TAKEN_IN_S:
+                self.stopwatch.blocked_for(took)
+            return message
         except zmq.Again:
             self.stopwatch.blocked_for(time.monotonic() - start)
             self.before_waiting()
@@ -279,7 +276,7 @@ class Endpoint:
         if self._sealed and peer < self.node and authenticated_number(head) != peer:
             raise Rejected("another client's name")
         round, phase, layout = self._headers.read(peer, head.bytes, len(frames))
-        message = Message._make((peer, round, phase, tuple(map(view_tensor, frames, layout)), incarnation))
+        message = _new(Message, (peer, round, phase, tuple(map(view_tensor, frames, layout)), incarnation))
         if sender is None:
             self._peer_of[route] = peer, incarnation
         if not (round or phase or frames):  # a greeting

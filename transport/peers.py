@@ -61,18 +61,21 @@ class Peers:
         that the run's scenario leaves out. ``quiet`` are those that get none, and of whom none is expected, which they
         know; where a scenario may have them know something else they are told, and may be heard all the same. A vector
         has to have the length that ``messages`` announces. Raises NeighbourTimeout."""
+        senders = vectors if senders is None else senders
         self._require_neighbours(vectors, senders)
         with self._stopwatch.during("exchange"):
             self._send(vectors)
-            heard = {*(vectors if senders is None else senders), *self.clock.tell_quiet(quiet, vectors)}
-            return self._receive([node for node in self.neighbours if node in heard])
+            heard = {*senders, *self.clock.tell_quiet(quiet, vectors)}
+            all_of_them = len(heard) == len(self.neighbours)
+            return self._receive(self.neighbours if all_of_them else [j for j in self.neighbours if j in heard])
 
-    def _require_neighbours(self, vectors: Vectors, senders: Collection[int] | None) -> None:
+    def _require_neighbours(self, vectors: Vectors, senders: Collection[int]) -> None:
         """Raises ValueError."""
-        if not isinstance(vectors, Mapping):
+        if type(vectors) is not dict and not isinstance(vectors, Mapping):  # the quicker question first
             raise ValueError(f"exchange takes {{neighbour: vector}}, not {type(vectors).__name__}")
-        if strangers := [node for node in (*vectors, *(senders or ())) if node not in self._neighbours]:
-            raise ValueError(f"{strangers[0]!r} is no neighbour of this client: {', '.join(map(str, self.neighbours))}")
+        if not (self._neighbours.issuperset(vectors) and self._neighbours.issuperset(senders)):
+            stranger = next(node for node in (*vectors, *senders) if node not in self._neighbours)
+            raise ValueError(f"{stranger!r} is no neighbour of this client: {', '.join(map(str, self.neighbours))}")
 
     def send(self, vectors: Vectors) -> None:
         """Sends each of these neighbours its vector, and waits for nothing."""
@@ -121,8 +124,8 @@ class Peers:
             return self._receive(self.neighbours if senders is None else senders, bounded=bounded)
 
     def _receive(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
-        if not self._early:
-            return self._heard(nodes, bounded=bounded)
+        if self._liar is None:
+            return self.clock.receive(nodes, bounded=bounded)
         early = {j: self._early.pop(j) for j in nodes if j in self._early}
         vectors = early | self._heard([j for j in nodes if j not in early], bounded=bounded)
         return {j: vector for j in nodes if (vector := vectors.get(j)) is not None}

@@ -1,8 +1,7 @@
 """What a message becomes on the wire: a small msgpack header frame, then one raw little-endian frame a tensor, nothing
 pickled; and what ZMTP 3.1, the protocol under every ZeroMQ socket, makes of frames, with and without keys."""
 
-import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 
 import msgpack
@@ -21,6 +20,7 @@ _DTYPES = tuple(map(np.dtype, ("<f4", "<f8", "<f2", "<i4", "<i8", "|u1", "|i1", 
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _LIST_OF_SEVEN = b"\x97"  # msgpack's mark
 _KNOWN_AT_MOST = 64
+_pack: Callable[[int], bytes] = msgpack.Packer().pack  # msgpack.packb makes a packer for every number
 
 
 class Rejected(Exception):
@@ -65,7 +65,7 @@ def pack_start(run: int, src: int, dst: int) -> bytes:
 
 def pack_end(round: int, phase: int, layout: Layout) -> bytes:
     """What follows, the same for all who are sent the same. Raises TypeError."""
-    return msgpack.packb(round) + _pack_phase_and_shapes(phase, layout)
+    return _pack(round) + _pack_phase_and_shapes(phase, layout)
 
 
 @lru_cache(maxsize=256)
@@ -137,10 +137,10 @@ def unpack_header(frame: bytes, frames: int) -> tuple[list[int], Layout]:
 def view_tensor(frame: bytes, form: tuple[np.dtype, tuple[int, ...]]) -> np.ndarray:
     """A read-only array of this (dtype, shape) over a frame's bytes. Raises Rejected when their number does not fit."""
     dtype, shape = form
-    if math.prod(shape) * dtype.itemsize != len(frame):
-        raise Rejected("wrong shape", f"{len(frame)} bytes for {dtype} {shape}"[:80])
     try:
-        array = np.frombuffer(frame, dtype)  # by its name it takes twice as long
-        return array if len(shape) == 1 else array.reshape(shape)
-    except ValueError as error:  # more dimensions than numpy has, or a huge length beside a length of 0
+        array = np.ndarray(shape, dtype, frame)
+    except (TypeError, ValueError, OverflowError) as error:  # too many bytes, too many dimensions, a huge length
         raise Rejected("wrong shape", str(error)) from error
+    if array.nbytes != len(frame):
+        raise Rejected("wrong shape", f"{len(frame)} bytes for {dtype} {shape}"[:80])
+    return array
