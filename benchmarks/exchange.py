@@ -2,18 +2,20 @@
 
 Forty processes on an Erdős–Rényi graph (p = 0.15) send each neighbour one vector and wait for one from each, round
 after round, without learning: once through this project's Peers, where every message has a header that is checked and
-bytes that are counted, and once over bare ROUTER sockets that block. The two take turns. Then what a message takes of
-its client's thread, layer by layer.
+bytes that are counted, and once over bare ROUTER sockets that block. The two take turns. What a message takes of its
+client's thread and of ZeroMQ's is counted meanwhile; then, of a client alone, layer by layer.
 """
 
 import multiprocessing
 import os
+import resource
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
+from typing import NamedTuple
 
 import numpy as np
 import zmq
@@ -30,9 +32,11 @@ from sheafgossip.transport.peers import Peers
 FORK = multiprocessing.get_context("fork")
 CLIENTS, P, SECONDS = 40, 0.15, 4.0
 ROUNDS = 500  # of each layer
-PROFILE = """Microseconds of the thread of a client with six neighbours. What a run pays beyond `send_multipart` and
-`recv_multipart` is in Python: to parse and check a header, to view and count a vector, to find out that it is the one
-that is waited for."""
+CROWD = """Where the time goes meanwhile: microseconds of CPU for a message sent and one received, and how often in a
+round a client's thread sleeps. What a client's thread takes longer than bare pyzmq's is Python."""
+PROFILE = """Microseconds of the thread of a client with six neighbours, after a rest. What a run pays beyond
+`send_multipart` and `recv_multipart` is to parse and check a header, to view and count a vector, to find out that it is
+the one that is waited for."""
 Exchange = Callable[[], None]
 Part = Callable[[int, Sequence[int], int, Path], Exchange]
 
@@ -96,35 +100,54 @@ def bare(node: int, neighbours: Sequence[int], numbers: int, folder: Path) -> Ex
     return exchange
 
 
-def rounds_a_second(part: Part, numbers: int, seed: int) -> float:
-    """What all processes reach together, in the time between their common start and the last one's end."""
+class Reached(NamedTuple):
+    """By all processes together, in the time between their common start and the last one's end."""
+
+    rounds_a_second: float
+    thread_us: float  # of a client's thread, for a message each way
+    io_us: float  # of ZeroMQ's
+    sleeps: float  # a round
+
+
+def reached(part: Part, numbers: int, seed: int) -> Reached:
     graph = draw(TopologySpec(kind="erdos-renyi", p=P), CLIENTS, seed)
     neighbours = [graph.neighbours(node) for node in range(CLIENTS)]
     rounds = 50
     while True:  # as many rounds as take long enough
         with new_folder() as folder:
-            elapsed = _timed(part, numbers, neighbours, folder, rounds)
+            elapsed, thread_s, process_s, sleeps = _timed(part, numbers, neighbours, folder, rounds)
         if elapsed >= SECONDS / 2:
-            return rounds / elapsed
+            us = 1e6 / rounds / sum(map(len, neighbours))
+            return Reached(rounds / elapsed, us * thread_s, us * (process_s - thread_s), sleeps / rounds / CLIENTS)
         rounds = int(rounds * min(20, 1.2 * SECONDS / elapsed))
 
 
-def _timed(part: Part, numbers: int, neighbours: Sequence[Sequence[int]], folder: Path, rounds: int) -> float:
+def _timed(
+    part: Part, numbers: int, neighbours: Sequence[Sequence[int]], folder: Path, rounds: int
+) -> tuple[float, ...]:
+    """Seconds; and of all clients, CPU seconds of their threads, of their processes, and how often they slept."""
     start, end = (FORK.Barrier(CLIENTS + 1, timeout=60) for _ in range(2))
+    spent = FORK.SimpleQueue()
+
+    def so_far() -> np.ndarray:
+        return np.array([time.thread_time(), time.process_time(), resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw])
 
     def live(node: int) -> None:
         exchange = part(node, neighbours[node], numbers, folder)
         exchange()
         start.wait()
+        before = so_far()
         for _ in range(rounds):
             exchange()
+        spent.put(so_far() - before)
         end.wait()
 
     with together(live, CLIENTS):
         start.wait()
         started = time.perf_counter()
         end.wait()
-        return time.perf_counter() - started
+        elapsed = time.perf_counter() - started
+        return elapsed, *sum(spent.get() for _ in range(CLIENTS))
 
 
 @contextmanager
@@ -210,14 +233,18 @@ def layers(numbers: int) -> list[list[float]]:
 
 def main() -> None:
     arguments = options(__doc__, repeats=5).parse_args()
-    rows = []
+    rows, crowd = [], []
     for numbers, aim in ((500, 75), (5000, 88)):
-        mine, theirs = [], []
+        mine, theirs = list[Reached](), list[Reached]()
         for repeat in range(arguments.repeats):
-            mine.append(rounds_a_second(ours, numbers, repeat))
-            theirs.append(rounds_a_second(bare, numbers, repeat))
-        shares = [100 * one / other for one, other in zip(mine, theirs, strict=True)]
-        rows.append((f"{4 * numbers / 1000:g} kB", spread(mine), spread(theirs), spread(shares), aim))
+            mine.append(reached(ours, numbers, repeat))
+            theirs.append(reached(bare, numbers, repeat))
+        rates = [[each.rounds_a_second for each in found] for found in (mine, theirs)]
+        shares = [100 * one / other for one, other in zip(*rates, strict=True)]
+        rows.append((f"{4 * numbers / 1000:g} kB", *map(spread, rates), spread(shares), aim))
+        for name, found in (("", mine), (", bare pyzmq", theirs)):
+            each = [spread([one[place] for one in found]) for place in (1, 2, 3)]
+            crowd.append((f"{4 * numbers / 1000:g} kB{name}", *each))
     made_by = f"`make bench-exchange`: medians of {arguments.repeats} (smallest to largest), graphs of as many seeds"
     parts = []
     for numbers in (500, 5000):
@@ -225,9 +252,14 @@ def main() -> None:
         for end, what in enumerate(("sent", "received")):
             each = [spread([one[end][layer] for one in found]) for layer in range(3)]
             parts.append((f"{4 * numbers / 1000:g} kB, {what}", *each))
-    text = table("vector|rounds a second|bare pyzmq|% of bare|aim", rows)
-    profile = table("a message of|pyzmq's calls, µs|with header, counting, checks|all of an exchange", parts)
-    write("exchange", made_by, f"{text}\n\n{PROFILE}\n\n{profile}")
+    tables = [
+        table("vector|rounds a second|bare pyzmq|% of bare|aim", rows),
+        CROWD,
+        table("vector|client's thread, µs|ZeroMQ's thread, µs|sleeps a round", crowd),
+        PROFILE,
+        table("a message of|pyzmq's calls, µs|with header, counting, checks|all of an exchange", parts),
+    ]
+    write("exchange", made_by, "\n\n".join(tables))
 
 
 if __name__ == "__main__":
