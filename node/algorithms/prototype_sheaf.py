@@ -11,9 +11,13 @@ far apart their tasks are, over the classes that both have:
 
 V is the variance of samples around the prototype of their class, pooled over both ends. What V takes away is what
 chance adds: D is an unbiased estimate of how far the classes' true means lie apart at the two ends, with the standard
-error se, and S_i of how far classes lie apart at one. Another mix of labels changes neither. Then, in each round,
+error se, and S_i of how far classes lie apart at one. Another mix of labels changes neither. An edge is on where its
+likeness L_ij is at least ``threshold``. A mean over m neighbours is best with weights that fall as their tasks lie
+further apart than chance puts prototypes, which is N_ij on average. In each round
 
-    w_ij    = 1 - (D + sure se)/(S_i + S_j), 1 at most; 0 below threshold, where the edge is off
+    L_ij    = 1 - (D + sure se)/(S_i + S_j)
+    N_ij    = V sum_c w_c (1/n_ic + 1/n_jc)
+    w_ij    = min(1, L_ij, 1/(1 + (m + 1) max(0, D - sure se)/N_ij)); 0 where the edge is off
     theta_i <- theta_i - alpha grad f_i(theta_i)                                   the local work, and then
     theta_i <- theta_i - sum_j w_ij P_ij^T N_i^-1 P_ij (theta_i - theta_j)
 
@@ -65,7 +69,9 @@ class PrototypeSheaf(Algorithm):
     threshold: Annotated[float, Ge(0), Le(1)] = 0.1
     """An edge is on where its weight, 1 - D/(S_i + S_j) less what may be chance, is at least this: about 1 of one task,
     0 of two without anything in common, below 0 of opposed ones."""
-    sure: Annotated[NotNegative, "Standard errors of D that are put down to chance, against the neighbour."] = 1.0
+    sure: NotNegative = 1.0
+    """Standard errors of D that are put down to chance: against the neighbour where an edge may be on, in its favour
+    where its weight may be less than 1."""
     sketch: Annotated[Count, "How many numbers travel of each class's prototype, at most all of its h."] = 64
     compare_every: Annotated[Index, "Neighbours compare anew every so many rounds, as tasks may change; 0: once."] = 0
     refit: NotNegative = 1.0
@@ -112,9 +118,10 @@ class PrototypeSheaf(Algorithm):
         return round == 1 or (bool(self.compare_every) and (round - 1) % self.compare_every == 0)
 
     def begin(self, client: Client) -> State:
-        """What it tells of its prototypes; whether it has ``met`` each client, what those it has met have told, and how
-        alike they are to it (not a number before that is known); each row as it was last ``averaged``, and how many
-        rounds ago; who ``asked`` for what it tells, who ``seeks`` others, and the pairs that it has introduced."""
+        """What it tells of its prototypes; whether it has ``met`` each client, what those it has met have told, how
+        alike they are to it (not a number before that is known), and how far ``beyond`` chance apart; each row as it
+        was last ``averaged``, and how many rounds ago; who ``asked`` for what it tells, who ``seeks`` others, and the
+        pairs that it has introduced."""
         size, dtype, neighbours = client.theta.size, client.theta.dtype, client.neighbours
         rows = {j: shared_size(self.gamma, size, peer.parameters) for j, peer in neighbours.items()}
         met = np.zeros(client.clients, bool)
@@ -125,6 +132,7 @@ class PrototypeSheaf(Algorithm):
             prototypes=np.full(length_of(client.model, self.sketch), np.nan, dtype),
             theirs={},
             likeness=np.full(client.clients, np.nan),
+            beyond=np.zeros(client.clients),
             met=met,
             averaged=np.zeros(size, dtype),
             age=np.full(size, size, np.int32),
@@ -144,7 +152,8 @@ class PrototypeSheaf(Algorithm):
         client.learn()
         self._compare(client, peers)
         peers.skip_to(1)
-        w = {j: min(1.0, float(state.likeness[j])) for j in places(state.likeness >= self.threshold)}
+        alike = {j: min(1.0, float(state.likeness[j])) for j in places(state.likeness >= self.threshold)}
+        w = {j: min(L, 1 / (1 + (len(alike) + 1) * float(state.beyond[j]))) for j, L in alike.items()}
 
         rows = {j: state._rows[j] for j in w}
         state._chosen |= rows_in_turn(client.seed, client.node, rows, theta.size, peers.round - 1)
@@ -157,7 +166,7 @@ class PrototypeSheaf(Algorithm):
         client.report.weights = {j: w[j] if j in r else 0.0 for j in places(state.met)}
         if self.seek:
             peers.skip_to(2)
-            self._meet(client, peers, round(sum(w.values())))
+            self._meet(client, peers, round(sum(alike.values())))
 
     def _average(self, client: Client, mine: Vectors, r: Vectors, w: Mapping[int, float]) -> None:
         """x <- x - sum_j w_ij (x - x_j) / (1 + sum_j w_ij), of each row x over the edges that it came on."""
@@ -185,7 +194,7 @@ class PrototypeSheaf(Algorithm):
         state._pairs = {pair: found for pair, found in state._pairs.items() if heard.keys().isdisjoint(pair)}
         for j, prototypes in heard.items():
             state.asked[j], state.met[j] = j not in told, True
-            state.likeness[j] = likeness(state.prototypes, prototypes, client.model.outputs, self.sure)
+            state.likeness[j], state.beyond[j] = compared(state.prototypes, prototypes, client.model.outputs, self.sure)
             state.theirs[j] = prototypes.copy()
 
     def _meet(self, client: Client, peers: Peers, alike: int) -> None:
@@ -210,7 +219,7 @@ class PrototypeSheaf(Algorithm):
                 continue
             if (one, other) not in state._pairs:
                 told = state.theirs[one], state.theirs[other]
-                state._pairs[one, other] = likeness(*told, client.model.outputs, self.sure)
+                state._pairs[one, other] = compared(*told, client.model.outputs, self.sure)[0]
             if state._pairs[one, other] >= self.threshold:
                 meet |= {one: other, other: one}
                 state.introduced = np.append(state.introduced, [[one, other]], axis=0)
@@ -300,21 +309,26 @@ class End:
         return cls(sketches.reshape(classes, -1), apart, n, float(scatter[0]))
 
 
-def likeness(mine: np.ndarray, theirs: np.ndarray, classes: int, sure: float) -> float:
-    """Returns 1 - (D + sure se)/(S_i + S_j) from what both ends tell; minus infinity where they have no class in common
-    or no end has two, or a number is none. The spread of one that has a single class is taken to be that of the other.
-    Exchanging them gives the same number to the last bit, on any machine, as fsum rounds once."""
+def compared(mine: np.ndarray, theirs: np.ndarray, classes: int, sure: float) -> tuple[float, float]:
+    """Returns L_ij = 1 - (D + sure se)/(S_i + S_j) and max(0, D - sure se)/N_ij from what both ends tell; minus
+    infinity and 0 where they have no class in common or no end has two, or a number is none. The spread of one that has
+    a single class is taken to be that of the other. Exchanging them gives the same numbers to the last bit, on any
+    machine, as fsum rounds once."""
     i, j = ends = End.of(mine, classes), End.of(theirs, classes)
     both = (i.n > 0) & (j.n > 0)
     if not both.any() or not np.isfinite(np.append(mine, theirs)).all():
-        return -math.inf
+        return -math.inf, 0.0
     w = i.n[both] * j.n[both] / (i.n[both] + j.n[both])
     w /= math.fsum(w.tolist())
     freedom = sum(float(np.maximum(end.n - 1, 0).sum()) for end in ends)
     V = (i.scatter + j.scatter) / max(1.0, freedom)
     D, se = distance(i, j, both, w, V)
     spreads = [S for end in ends if (S := spread(end, both, w, V)) > 0]
-    return 1 - (D + sure * se) * len(spreads) / (2 * math.fsum(spreads)) if spreads else -math.inf
+    if not spreads:
+        return -math.inf, 0.0
+    by_chance = V * math.fsum((w * (1 / i.n[both] + 1 / j.n[both])).tolist())
+    beyond = max(0.0, (D - sure * se) / by_chance) if by_chance > 0 else 0.0
+    return 1 - (D + sure * se) * len(spreads) / (2 * math.fsum(spreads)), beyond
 
 
 def distance(i: End, j: End, both: np.ndarray, w: np.ndarray, V: float) -> tuple[float, float]:

@@ -37,8 +37,8 @@ SEEK = ("algorithm.seek=4", "clients=12", "topology.p=0.2", "data.reduced_client
 DRIFT = ("algorithm.compare_every=4", "data.drift.at_round=6", "data.drift.rotations=[90, 90]")
 
 
-def likeness_of(shards, sketch, h, part, sure=1.0):
-    """Written out class by class."""
+def comparison_of(shards, sketch, h, part, sure=1.0):
+    """The likeness and how far apart beyond chance, written out class by class."""
     a, n, V, freedom = [], [], 0.0, 0
     for shard in shards:
         x, y = shard[part].astype(np.float64), shard["y_train"]
@@ -49,7 +49,7 @@ def likeness_of(shards, sketch, h, part, sure=1.0):
     V /= freedom
     both = sorted(a[0].keys() & a[1].keys())
     if not both:
-        return -np.inf
+        return -np.inf, 0.0
     w = np.array([1 / (1 / n[0][c] + 1 / n[1][c]) for c in both])
     w /= w.sum()
     R = {c: np.eye(h) if sketch >= h else sketched(np.eye(h), SEED, c, sketch) for c in both}
@@ -62,7 +62,8 @@ def likeness_of(shards, sketch, h, part, sure=1.0):
         e = np.array([(1 - 2 / K) / count[c] + sum(1 / m for m in count.values()) / K**2 for c in both])
         seen = w @ [((means[c] - middle) ** 2).sum() for c in both]
         S += [max(seen - V * (w @ e), 0.1 * seen)] if K > 1 else []
-    return 1 - (D + sure * se) / (2 * np.mean(S)) if S else -np.inf
+    by_chance = V * (w @ [1 / n[0][c] + 1 / n[1][c] for c in both])
+    return (1 - (D + sure * se) / (2 * np.mean(S)), max(0, D - sure * se) / by_chance) if S else (-np.inf, 0.0)
 
 
 def class_counts(i, on, shards):
@@ -140,14 +141,19 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
     random = 1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, size)
     C = block_diag(*(cosine_rows(np.arange(length), length) for length in fast_lengths(size))) * random
     sent, history, introductions = {}, [], Introductions(edges, 4 if changes == SEEK else 0)
-    averaged = [np.full_like(theta, np.nan)]
+    averaged, reduced = [np.full_like(theta, np.nan)], 0
     for k in range(1, ROUNDS + 1):
         part = "x_train_drifted" if changes == DRIFT and k >= 6 else "x_train"
         edges, new = introductions.edges, set(introductions.edges if k in compares else introductions.new)
         if k in compares:
             alike = {}
-        alike |= {(i, j): likeness_of((shards[i], shards[j]), sketch, h, part) for i, j in new}
-        on = {edge: min(1.0, value) for edge, value in alike.items() if value >= 0.2}
+        alike |= {(i, j): comparison_of((shards[i], shards[j]), sketch, h, part) for i, j in new}
+        on = {edge: min(1.0, value) for edge, (value, _) in alike.items() if value >= 0.2}
+        several = Counter(end for edge in on for end in edge)
+
+        def weight(i, edge, on=on, alike=alike, several=several):
+            return min(on[edge], 1 / (1 + (several[i] + 1) * alike[edge][1]))
+
         history.append(set(on))
         theta = np.array(
             [
@@ -161,18 +167,21 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
             if (i, j) in on:
                 chosen = rows_in_turn(SEED, i, {j: rows}, size, k - 1)[j]
                 apart = C[chosen] @ (theta[i] - theta[j])
-                heard[i, chosen] -= on[i, j] * apart
-                heard[j, chosen] += on[i, j] * apart
-                listeners[[[i], [j]], chosen] += on[i, j]
+                for one, sign in ((i, -1), (j, 1)):
+                    w = weight(one, (i, j))
+                    heard[one, chosen] += sign * w * apart
+                    listeners[one, chosen] += w
+                    reduced += w < on[i, j]
                 words.append(rows)
             words += [2] * (k <= introductions.rounds)
             sent |= {(*arc, k): (len(words), 8 * sum(words)) for arc in ((i, j), (j, i)) if words}
         introductions.new = set()
         if k <= introductions.rounds:
-            introductions.meet(on, lambda i, j: likeness_of((shards[i], shards[j]), sketch, h, "x_train") >= 0.2)
+            introductions.meet(on, lambda i, j: comparison_of((shards[i], shards[j]), sketch, h, "x_train")[0] >= 0.2)
         theta = theta + (heard / listeners) @ C
         averaged.append(np.where(listeners > 1, theta @ C.T, np.nan))
     assert oracles.error(folder.thetas(ROUNDS), theta) < 1e-10
+    assert (reduced > 0) == (changes in (SKEWED, SEEK))  # others' tasks are one, or too far apart
     found = folder.rows(f"SELECT node, neighbour FROM edge WHERE round = {ROUNDS} AND weight > 0")
     assert sorted(found) == sorted(oracles.both_directions(on))
     assert 0 < len(history[0]) < len(edges) or changes == SKEWED

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sheafgossip.node.algorithms import prototype_sheaf as module
-from sheafgossip.node.algorithms.prototype_sheaf import End, distance, likeness, spread
+from sheafgossip.node.algorithms.prototype_sheaf import End, compared, distance, spread
 
 numbers = st.floats(-3, 3).map(lambda number: round(number, 3))
 counts = arrays(np.int64, 3, elements=st.integers(0, 5))
@@ -96,11 +96,11 @@ def test_both_ends_find_the_same_number_to_the_last_bit(first, second, seed):
     for n in (first, second):
         samples = {c: rng.normal(size=(count, 2)) for c, count in enumerate(n) if count}
         ends.append((told(samples) if samples else np.zeros(3 * 4 + 1)).astype(np.float32))
-    found = likeness(*ends, 3, 1.0)
-    assert found == likeness(*ends[::-1], 3, 1.0)
+    found, beyond = compared(*ends, 3, 1.0)
+    assert (found, beyond) == compared(*ends[::-1], 3, 1.0)
     several = [(n > 0).sum() > 1 for n in (first, second)]
     if not ((first > 0) & (second > 0)).any() or not any(several):
-        assert found == -math.inf
+        assert (found, beyond) == (-math.inf, 0.0)
 
 
 any_number = st.floats(width=32) | st.sampled_from([0, 1, -1, 3e38])
@@ -108,9 +108,10 @@ any_number = st.floats(width=32) | st.sampled_from([0, 1, -1, 3e38])
 
 @given(mine=arrays(np.float32, 13, elements=any_number), theirs=arrays(np.float32, 13, elements=any_number))
 def test_whatever_a_neighbour_tells_is_a_number_for_both_and_stops_nobody(mine, theirs):
-    found = likeness(mine, theirs, 3, 1.0)
+    found, beyond = compared(mine, theirs, 3, 1.0)
     assert not math.isnan(found)
-    assert found == likeness(theirs, mine, 3, 1.0)
+    assert beyond >= 0
+    assert (found, beyond) == compared(theirs, mine, 3, 1.0)
 
 
 @pytest.mark.parametrize(("turned", "expected"), [(False, 1.0), (True, -1.0)])
@@ -122,7 +123,16 @@ def test_one_task_is_alike_and_an_opposed_one_is_not(turned, expected):
     for flip in (False, turned):
         samples = {c: centres[1 - c if flip else c] + rng.normal(size=(4000, 2)) for c in range(2)}
         ends.append(told(samples))
-    assert likeness(*ends, 3, 0.0) == pytest.approx(expected, abs=0.05)
+    assert compared(*ends, 3, 0.0)[0] == pytest.approx(expected, abs=0.05)
+
+
+def test_apart_beyond_chance_is_the_distance_in_units_of_what_two_draws_of_one_task_differ_by():
+    """Four thousand samples of two classes of a thousand numbers each: chance moves prototypes by 1000/4000 each."""
+    rng = np.random.default_rng(0)
+    centres = 3 * rng.normal(size=(2, 1000))
+    for shift in (0.0, 0.05):  # of each number: 2.5 in squares
+        ends = [told({c: centres[c] + by + rng.normal(size=(4000, 1000)) for c in range(2)}) for by in (0.0, shift)]
+        assert compared(*ends, 3, 0.0)[1] == pytest.approx(shift**2 * 1000 / (2 * 1000 / 4000), abs=0.3)
 
 
 @given(
@@ -158,3 +168,19 @@ def test_the_best_weight_of_one_neighbour_falls_from_1_with_its_distance_and_a_s
     assert best == pytest.approx(s**2 / (s**2 + apart**2), abs=1e-3)
     if abs(w * apart**2 - 2 * s**2) > 1e-9:
         assert (error(w) < s**2) == (w * apart**2 < 2 * s**2)
+
+
+@given(m=st.integers(1, 5), s=st.sampled_from([0.5, 1, 2]), apart=st.sampled_from([0.0, 0.3, 1, 2]))
+def test_the_best_weight_of_several_neighbours_that_lie_equally_far_apart_falls_with_their_number(m, s, apart):
+    """Tasks are drawn about one mean, each two apart^2 from each other on average; errors have the variance s^2."""
+
+    def error(w):
+        return (s**2 * (1 + m * w**2) + w**2 * apart**2 / 2 * m * (m + 1)) / (1 + m * w) ** 2
+
+    tasks = apart / math.sqrt(2) * np.array([*product((-1, 1), repeat=m + 1)])
+    at = 0.3
+    bias = statistics.mean((at * (x[1:] - x[0]).sum()) ** 2 for x in tasks)
+    assert error(at) == pytest.approx((s**2 * (1 + m * at**2) + bias) / (1 + m * at) ** 2)
+    weights = np.linspace(0, 2, 20_001)
+    by_chance = 2 * s**2  # the difference of two clients' errors, in squares
+    assert weights[np.argmin(error(weights))] == pytest.approx(1 / (1 + (m + 1) * apart**2 / by_chance), abs=1e-3)
