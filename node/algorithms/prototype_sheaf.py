@@ -12,8 +12,8 @@ far apart their tasks are, over the classes that both have:
 V is the variance of samples around the prototype of their class, pooled over both ends. What V takes away is what
 chance adds: D is an unbiased estimate of how far the classes' true means lie apart at the two ends, with the standard
 error se, and S_i of how far classes lie apart at one. Another mix of labels changes neither. An edge is on where its
-likeness L_ij is at least ``threshold``. A mean over m neighbours is best with weights that fall as their tasks lie
-further apart than chance puts prototypes, which is N_ij on average. In each round
+likeness L_ij is at least ``threshold``. Chance puts prototypes of one task N_ij apart, on average. Those that are surely
+further apart, m of client i's neighbours, have part in the mean with smaller weights. In each round
 
     L_ij    = 1 - (D + sure se)/(S_i + S_j)
     N_ij    = V sum_c w_c (1/n_ic + 1/n_jc)
@@ -153,7 +153,8 @@ class PrototypeSheaf(Algorithm):
         self._compare(client, peers)
         peers.skip_to(1)
         alike = {j: min(1.0, float(state.likeness[j])) for j in places(state.likeness >= self.threshold)}
-        w = {j: min(L, 1 / (1 + (len(alike) + 1) * float(state.beyond[j]))) for j, L in alike.items()}
+        m = sum(state.beyond[j] > 0 for j in alike)
+        w = {j: min(L, 1 / (1 + (m + 1) * float(state.beyond[j]))) for j, L in alike.items()}
 
         rows = {j: state._rows[j] for j in w}
         state._chosen |= rows_in_turn(client.seed, client.node, rows, theta.size, peers.round - 1)

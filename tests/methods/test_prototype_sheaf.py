@@ -149,7 +149,7 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
             alike = {}
         alike |= {(i, j): comparison_of((shards[i], shards[j]), sketch, h, part) for i, j in new}
         on = {edge: min(1.0, value) for edge, (value, _) in alike.items() if value >= 0.2}
-        several = Counter(end for edge in on for end in edge)
+        several = Counter(end for edge in on if alike[edge][1] for end in edge)
 
         def weight(i, edge, on=on, alike=alike, several=several):
             return min(on[edge], 1 / (1 + (several[i] + 1) * alike[edge][1]))

@@ -170,17 +170,26 @@ def test_the_best_weight_of_one_neighbour_falls_from_1_with_its_distance_and_a_s
         assert (error(w) < s**2) == (w * apart**2 < 2 * s**2)
 
 
-@given(m=st.integers(1, 5), s=st.sampled_from([0.5, 1, 2]), apart=st.sampled_from([0.0, 0.3, 1, 2]))
-def test_the_best_weight_of_several_neighbours_that_lie_equally_far_apart_falls_with_their_number(m, s, apart):
-    """Tasks are drawn about one mean, each two apart^2 from each other on average; errors have the variance s^2."""
+@given(
+    m=st.integers(1, 5),
+    same=st.integers(0, 3),
+    s=st.sampled_from([0.5, 1, 2]),
+    apart=st.sampled_from([0.0, 0.3, 1, 2]),
+)
+def test_the_best_weight_of_neighbours_that_lie_equally_far_apart_falls_with_their_number_not_with_that_of_others(
+    m, same, s, apart
+):
+    """Tasks are drawn about one mean, each two apart^2 from each other on average; errors have the variance s^2. Others
+    have the ``same`` task, and a weight of 1."""
 
-    def error(w):
-        return (s**2 * (1 + m * w**2) + w**2 * apart**2 / 2 * m * (m + 1)) / (1 + m * w) ** 2
+    def error(w, same=same):
+        bias = w**2 * apart**2 / 2 * m * (m + 1)
+        return (s**2 * (1 + same + m * w**2) + bias) / (1 + same + m * w) ** 2
 
     tasks = apart / math.sqrt(2) * np.array([*product((-1, 1), repeat=m + 1)])
     at = 0.3
     bias = statistics.mean((at * (x[1:] - x[0]).sum()) ** 2 for x in tasks)
-    assert error(at) == pytest.approx((s**2 * (1 + m * at**2) + bias) / (1 + m * at) ** 2)
+    assert error(at, same=0) == pytest.approx((s**2 * (1 + m * at**2) + bias) / (1 + m * at) ** 2)
     weights = np.linspace(0, 2, 20_001)
     by_chance = 2 * s**2  # the difference of two clients' errors, in squares
     assert weights[np.argmin(error(weights))] == pytest.approx(1 / (1 + (m + 1) * apart**2 / by_chance), abs=1e-3)
