@@ -3,6 +3,7 @@
 import numpy as np
 
 _YEARS = (30, 40, 50, 60)  # of age, at which the next group begins
+_FORMS = (0, 130, 256, 386, 516, 646, 776, 906, 1029, 1157, 1287, 1415, 1545, 1667)  # where each one's digits begin
 
 
 def patients() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -35,6 +36,26 @@ def other_heads() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Returns x (1797, 8, 8), y (1797,) and client (1797,)."""
     x, y, client = _dealt_digits()
     return x, (y + 3 * (client // 3)) % 10, client
+
+
+def opposed() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Deals scikit-learn's digits to twelve clients: to the first six even ones are of class 1, to the others odd ones.
+
+    Returns x (1797, 8, 8), y (1797,) and client (1797,)."""
+    x, y, client = _dealt_digits()
+    return x, (y + 1 + client // 6) % 2, client
+
+
+def by_writer() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Deals scikit-learn's digits to a client for each of the fourteen forms that they were written on, by thirteen
+    people. The data do not name them, but all were to write the same 130 digits: where these begin again a form does.
+
+    Returns x (1797, 8, 8), y (1797,) and client (1797,)."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    client = np.searchsorted(_FORMS, np.arange(len(x)), side="right") - 1
+    return x.reshape(-1, 8, 8) / 16, y, client
 
 
 def _dealt_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

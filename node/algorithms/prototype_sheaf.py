@@ -12,12 +12,12 @@ far apart their tasks are, over the classes that both have:
 V is the variance of samples around the prototype of their class, pooled over both ends. What V takes away is what
 chance adds: D is an unbiased estimate of how far the classes' true means lie apart at the two ends, with the standard
 error se, and S_i of how far classes lie apart at one. Another mix of labels changes neither. An edge is on where its
-likeness L_ij is at least ``threshold``. Chance puts prototypes of one task N_ij apart, on average. Those that are surely
-further apart, m of client i's neighbours, have part in the mean with smaller weights. In each round
+likeness L_ij is at least ``threshold``. Chance puts prototypes of one task E_ij apart, on average. Those that are
+surely further apart, m of client i's neighbours, have part in the mean with smaller weights. In each round
 
     L_ij    = 1 - (D + sure se)/(S_i + S_j)
-    N_ij    = V sum_c w_c (1/n_ic + 1/n_jc)
-    w_ij    = min(1, L_ij, 1/(1 + (m + 1) max(0, D - sure se)/N_ij)); 0 where the edge is off
+    E_ij    = V sum_c w_c (1/n_ic + 1/n_jc)
+    w_ij    = min(1, L_ij, 1/(1 + (m + 1) max(0, D - sure se)/E_ij)); 0 where the edge is off
     theta_i <- theta_i - alpha grad f_i(theta_i)                                   the local work, and then
     theta_i <- theta_i - sum_j w_ij P_ij^T N_i^-1 P_ij (theta_i - theta_j)
 
@@ -311,7 +311,7 @@ class End:
 
 
 def compared(mine: np.ndarray, theirs: np.ndarray, classes: int, sure: float) -> tuple[float, float]:
-    """Returns L_ij = 1 - (D + sure se)/(S_i + S_j) and max(0, D - sure se)/N_ij from what both ends tell; minus
+    """Returns L_ij = 1 - (D + sure se)/(S_i + S_j) and max(0, D - sure se)/E_ij from what both ends tell; minus
     infinity and 0 where they have no class in common or no end has two, or a number is none. The spread of one that has
     a single class is taken to be that of the other. Exchanging them gives the same numbers to the last bit, on any
     machine, as fsum rounds once."""
