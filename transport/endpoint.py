@@ -26,7 +26,7 @@ _new = tuple.__new__  # of a NamedTuple: half the time of a call by its name
 _MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enumeration is looked up at every call
 _SOON_S, _LOOK_EVERY_S = CONSTANTS.soon_s, CONSTANTS.look_every_s
 _GLANCE_S = 0.2
-_TAKEN_IN_S = 1e-4  # a message that is there is taken in sooner than this, else it was waited for
+_SEEN_IN_S = 1e-4  # that a message is there is seen sooner than this, else it was waited for
 _WORTH_A_FRAME = 1 << 16  # bytes
 _MOST_LAST_WORDS = 1 << 16  # messages, also illegal ones
 # Before a client waits it lets others run: where many share few processors, what it waits for has mostly come by then.
@@ -85,7 +85,7 @@ class Endpoint:
         self._open_theirs: Set[int] = frozenset()  # who need not be asked
         self._waiting: list[Message] = []  # that came while this client was still linking up
         self._last_words: list[Message] = []  # that came over a connection that has been closed since
-        self._look_due = 0.0
+        self._look_due = self._came = 0.0
         self._router = self.connections.router
         self._poller, self._aside = zmq.Poller(), zmq.Poller()  # the one for all, the other for all but messages
         self._poller.register(self._router, zmq.POLLIN)
@@ -205,10 +205,10 @@ class Endpoint:
         self._headers.expect(end, round, phase, layout)
         sizes = tuple([tensor.nbytes for tensor in tensors])
         frames = [_frame(tensor) for tensor in tensors]
-        sent, before, start_to, put = {}, self.sent[beside], self._start_to, self._put
+        sent, before = {}, self.sent[beside]
         for node in to:
-            header = start_to(node) + end
-            if put(self.route_to[node], header, frames):
+            header = self._start_to(node) + end
+            if self._put(self.route_to[node], header, frames):
                 sent[node] = one = _weigh(len(header), sizes, self._sealed)
                 before[node] = Traffic(*map(add, before[node], one)) if node in before else one
         return sent
@@ -250,8 +250,8 @@ class Endpoint:
         try:
             hurries = start + _SOON_S >= deadline or ((linking or self._opens_late) and self._sealed)
             message = self._take(_AT_ONCE if hurries else 0)
-            if (took := time.monotonic() - start) > _TAKEN_IN_S:
-                self.stopwatch.blocked_for(took)
+            if (waited := self._came - start) > _SEEN_IN_S:
+                self.stopwatch.blocked_for(waited)
             return message
         except zmq.Again:
             self.stopwatch.blocked_for(time.monotonic() - start)
@@ -266,6 +266,7 @@ class Endpoint:
         """The next message. Raises zmq.Again, Rejected."""
         router = self._router
         route: bytes = _receive(router, flags, True)
+        self._came = time.monotonic()  # what follows takes time where a message is large, but waits for nothing
         head: zmq.Frame = _receive(router, _AT_ONCE, False)  # a frame knows whether more follow
         frame, frames = head, []
         while frame.more:

@@ -73,16 +73,16 @@ class Stopwatch:
 class _During:
     """Around what belongs to a part; its own class, as a generator takes three times as long."""
 
-    __slots__ = ("_before", "_watch")
+    __slots__ = ("_next", "_watch")
 
     def __init__(self, watch: Stopwatch, part: str):
-        self._watch, self._before = watch, part
+        self._watch, self._next = watch, part
 
     def __enter__(self) -> None:
-        self._before = self._watch.switch(self._before)
+        self._next = self._watch.switch(self._next)  # the one before comes after it
 
     def __exit__(self, *error: object) -> None:
-        self._watch.switch(self._before)
+        self._watch.switch(self._next)
 
 
 def undisturbed() -> Callable[[], int]:

@@ -1,7 +1,7 @@
 """What a message becomes on the wire: a small msgpack header frame, then one raw little-endian frame a tensor, nothing
 pickled; and what ZMTP 3.1, the protocol under every ZeroMQ socket, makes of frames, with and without keys."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache, lru_cache
 
 import msgpack
@@ -20,7 +20,6 @@ _DTYPES = tuple(map(np.dtype, ("<f4", "<f8", "<f2", "<i4", "<i8", "|u1", "|i1", 
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _LIST_OF_SEVEN = b"\x97"  # msgpack's mark
 _KNOWN_AT_MOST = 64
-_pack: Callable[[int], bytes] = msgpack.Packer().pack  # msgpack.packb makes a packer for every number
 
 
 class Rejected(Exception):
@@ -65,7 +64,7 @@ def pack_start(run: int, src: int, dst: int) -> bytes:
 
 def pack_end(round: int, phase: int, layout: Layout) -> bytes:
     """What follows, the same for all who are sent the same. Raises TypeError."""
-    return _pack(round) + _pack_phase_and_shapes(phase, layout)
+    return msgpack.packb(round) + _pack_phase_and_shapes(phase, layout)
 
 
 @lru_cache(maxsize=256)

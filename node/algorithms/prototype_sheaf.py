@@ -67,8 +67,8 @@ class PrototypeSheaf(Algorithm):
     name: Literal["prototype-sheaf"] = "prototype-sheaf"
     gamma: Annotated[Positive, Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma d))."] = 0.2
     threshold: Annotated[float, Ge(0), Le(1)] = 0.1
-    """An edge is on where its weight, 1 - D/(S_i + S_j) less what may be chance, is at least this: about 1 of one task,
-    0 of two without anything in common, below 0 of opposed ones."""
+    """An edge is on where its likeness, 1 - D/(S_i + S_j) less what may be chance, is at least this: about 1 of one
+    task, 0 of two without anything in common, below 0 of opposed ones."""
     sure: NotNegative = 1.0
     """Standard errors of D that are put down to chance: against the neighbour where an edge may be on, in its favour
     where its weight may be less than 1."""

@@ -4,13 +4,16 @@ import select
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from sheafgossip.transport import endpoint as module
 from sheafgossip.transport.channel import Channel
 from sheafgossip.transport.control import Call, ControlClosed, NeighbourCalls, NeighbourCame, NeighbourGone, Place, Stop
 from sheafgossip.transport.endpoint import NeighbourTimeout, Stopped
+from sheafgossip.transport.stopwatch import Stopwatch
 
 VECTOR = np.arange(10, dtype=np.float32)
 
@@ -34,6 +37,25 @@ def test_clients_meet_soon_and_every_message_arrives_where_it_should(network, ke
             np.testing.assert_array_equal(tensors[0], VECTOR + 10 * i + j, strict=True)
             np.testing.assert_array_equal(tensors[1], np.ones((2, 3)), strict=True)
         assert not client.endpoint.rejected
+
+
+def test_the_time_that_it_takes_to_take_in_a_large_message_is_no_waiting(network, monkeypatch):
+    sender, receiver = network.linked(2, [(0, 1)])
+    clock = SimpleNamespace(now=time.monotonic(), monotonic=lambda: clock.now)  # stands still but for the message
+    view_tensor = module.view_tensor
+
+    def large(*frame_and_form):
+        clock.now += 5
+        return view_tensor(*frame_and_form)
+
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "view_tensor", large)
+    receiver.endpoint.stopwatch = Stopwatch("exchange", clock=lambda: round(1e9 * clock.now))
+    sender.send(1, VECTOR)
+    assert receiver.receive() is not None
+    spent = {part: elapsed for part, (_, elapsed) in receiver.endpoint.stopwatch.read().items()}
+    assert spent["exchange"] == pytest.approx(5)
+    assert spent.get("waiting", 0) == 0
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -2,10 +2,13 @@
 
 import math
 from dataclasses import replace
+from difflib import SequenceMatcher
 
+import numpy as np
 import pytest
 
 from runs import command
+from sheafgossip.board import by_writer, opposed, other_heads
 from sheafgossip.launcher.config.effect import tidy
 from sheafgossip.launcher.config.files import load_one, tables_of
 from sheafgossip.launcher.config.sections import ConfigError
@@ -49,6 +52,24 @@ def test_an_entry_is_a_file_and_what_is_searched_has_an_effect(method):
     config = load_one(problem.path, method.keys)
     assert load_one(tidy(tables_of(problem.path, method.keys))).algorithm == config.algorithm  # as its own file
     assert searched(config, parse_space(method.about.search)).keys() == method.about.search.keys()
+
+
+def test_each_writer_has_a_form_on_which_the_same_digits_were_to_be_written():
+    x, y, client = by_writer()
+    assert x.shape == (1797, 8, 8)
+    assert (np.diff(client) >= 0).all()
+    forms = [y[client == number].tolist() for number in range(14)]
+    assert sum(map(len, forms)) == len(y)
+    for form in forms:  # some digits are lacking, one has another class
+        alike = SequenceMatcher(None, forms[0], form, autojunk=False)
+        assert sum(block.size for block in alike.get_matching_blocks()) >= len(form) - 1
+        assert form[:9] in ([0, 1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 7, 8, 9])
+
+
+def test_opposed_tasks_are_one_question_and_its_opposite():
+    (_, y, client), (_, digits, _) = opposed(), other_heads()
+    digits = (digits - 3 * (client // 3)) % 10
+    assert all(((y[client == number] + digits[client == number] + number // 6) % 2 == 1).all() for number in range(12))
 
 
 def test_a_board_is_made_kept_and_checked(tmp_path):
