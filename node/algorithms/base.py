@@ -221,11 +221,14 @@ class State(SimpleNamespace):
         return [(name, value) for name, value in vars(self).items() if name != "maps" and not name.startswith("_")]
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Goes on from what ``arrays`` gave, in which other arrays may stand, too."""
+        """Goes on from what ``arrays`` gave, in which other arrays may stand, too. Raises UserError where one lacks."""
         if self.maps is not None:
             self.maps.load(arrays)
         for name, value in self._kept():
             if isinstance(value, np.ndarray):
+                if name not in arrays:
+                    why = "the algorithm was another one when it was written; start the run anew"
+                    raise UserError(f"client.state.{name} is not in the checkpoint: {why}")
                 setattr(self, name, arrays[name].copy())
             elif isinstance(value, dict):
                 saved = [key.rpartition(".") for key in arrays if key.startswith(f"{name}.")]

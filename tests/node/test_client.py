@@ -78,6 +78,8 @@ def test_a_state_keeps_arrays_and_dicts_of_them_and_refuses_what_it_would_lose()
     assert later._seen == {5: "stays"}
     with pytest.raises(UserError, match=r"client\.state\.count: int; arrays of numbers are kept"):
         State(count=3).arrays()
+    with pytest.raises(UserError, match=r"client\.state\.phi is not in the checkpoint: the algorithm was another one"):
+        State(phi=np.zeros(2)).load(state.arrays())
 
 
 # -- algorithms --------------------------------------------------------------------------------------------------------
