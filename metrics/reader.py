@@ -44,16 +44,17 @@ def open_records(
     path = Path(run_folder) / "run.sqlite"
     if not path.is_file():
         raise RunFolderError(f"{run_folder}: not the folder of a run: it has no run.sqlite")
-    size = 0
-    for file in (path.with_name(path.name + end) for end in ("", "-wal", "-shm", "-journal")):
+    sizes: dict[str, int] = {}
+    for end in ("", "-wal", "-shm", "-journal"):
         with suppress(FileNotFoundError):  # SQLite removes those of a writer that has just ended
-            found = file.lstat()
+            found = (file := path.with_name(path.name + end)).lstat()
             if not stat.S_ISREG(found.st_mode):
                 raise RunFolderError(f"{file}: is no plain file; a run's files lie in its folder")
-            size += found.st_size
-    steps = iter(range((_STEPS + _STEPS_A_BYTE * size) // _AT_ONCE))
-    # Where nobody writes any more there is no log; SQLite would still put one there, and fail where it may not.
-    uri = path.resolve().as_uri() + ("?mode=ro" if path.with_name(f"{path.name}-wal").exists() else "?immutable=1")
+            sizes[end] = found.st_size
+    steps = iter(range((_STEPS + _STEPS_A_BYTE * sum(sizes.values())) // _AT_ONCE))
+    # Where nobody writes any more there is no log, or an empty one where the disk was full; SQLite would still put an
+    # index beside it, and fail where it may not or cannot.
+    uri = path.resolve().as_uri() + ("?mode=ro" if sizes.get("-wal") else "?immutable=1")
     try:
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
             for defence in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):

@@ -17,8 +17,7 @@ from ..studies.board import Maker, Method, Plan, Problem, board_of, ours, result
 from ..studies.folders import raised_as, require_empty
 from ..studies.search import Budget
 from ..studies.sweep import Jobs, alone_in
-
-_DONE, _FAILED, _INTERRUPTED = 0, 1, 130
+from .outcomes import FAILED, FINISHED, INTERRUPTED
 
 
 def board(
@@ -46,7 +45,7 @@ def board(
             show(f"each can be made again: sheafgossip board --check {there.name}{where}")
     if not whole:
         say("interrupted: the same command goes on where it was", err=True)
-    return _DONE if whole else _INTERRUPTED
+    return FINISHED if whole else INTERRUPTED
 
 
 def plan_of(files: Sequence[Path], methods: Sequence[str], problems: Sequence[str], budget: Budget, seeds: int) -> Plan:
@@ -137,7 +136,7 @@ def check_entry(name: str, of: Path, jobs: int) -> int:
         results, flaw = results_of(config, seeds, Path(folder) / "runs", at_work)
     if flaw:
         say(f"error: {name}: {flaw}", err=True)
-        return _FAILED
+        return FAILED
     table = new_table()
     for title in ("seed", "figure", "on the board", "now"):
         table.add_column(title, justify="left" if title == "figure" else "right")
@@ -147,11 +146,11 @@ def check_entry(name: str, of: Path, jobs: int) -> int:
             table.add_row(f"{was.seed}", key, one, other)
     if not different:
         show(f"{name}: {len(results)} of {len(results)} runs are equal to the bit, in figures, bytes and models")
-        return _DONE
+        return FINISHED
     show(table)
     say(f"error: {name}: {len(different)} of {len(results)} runs differ; another processor or torch rounds "
         "otherwise, see what the board was made with", err=True)  # fmt: skip
-    return _FAILED
+    return FAILED
 
 
 def _differences(was: Result, now: Result) -> list[tuple[str, str, str]]:

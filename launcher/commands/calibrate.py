@@ -14,8 +14,7 @@ from ..run.folder import origin, relative
 from ..studies.calibration import Calibration, Figure, ProbeFailed, calibrate as measure
 from ..studies.folders import raised_as
 from ..studies.runner import Means
-
-_FAILED = 1
+from .outcomes import FAILED
 
 
 def calibrate(file: Path, overrides: Sequence[str] | None, out: Path, quiet: bool, **means: Any) -> int | None:
@@ -29,7 +28,7 @@ def calibrate(file: Path, overrides: Sequence[str] | None, out: Path, quiet: boo
     except ProbeFailed as failure:
         for cause in failure.args:
             say(f"error: {cause}", err=True)
-        return _FAILED
+        return FAILED
     show(_table(found))
     for figure in found.figures:
         if figure.is_rough and figure.value < math.inf:

@@ -20,7 +20,8 @@ from ..run.earlier import PlannedRun, load_code, read_configuration
 from ..run.folder import relative
 from ..studies.folders import new_folder
 from ..studies.runner import Finished, Means, run_each
-from .runs import Follower, tell
+from .outcomes import tell
+from .runs import Follower
 
 _FILE = "replay.safetensors"
 _OF_ONE_CLOCK = "sent.", "deadlines", "shown_bytes"  # arrays of a state that are bookkeeping of either clock

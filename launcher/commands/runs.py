@@ -6,7 +6,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
@@ -16,8 +16,7 @@ from statistics import mean
 from typing import Any
 
 from ...metrics import lock
-from ...metrics.comparison import Comparison, render_summary, summarize_all
-from ...metrics.events import remarks_on
+from ...metrics.comparison import Comparison, summarize_all
 from ...metrics.export import write_groups, write_runs
 from ...metrics.reader import runs_in
 from ...metrics.text import Pace, remaining, say, show, width
@@ -36,7 +35,6 @@ from ..processes.engine import open_engine
 from ..run.display import Banner, Display
 from ..run.earlier import PlannedRun, begin_anew, is_finished, load_code, missing_of
 from ..run.folder import relative
-from ..run.run import Outcome
 from ..studies import reproduction, reproduction_list
 from ..studies.encoders import train_encoders
 from ..studies.folders import begun_folder, names_of, new_folder, planned_in
@@ -44,16 +42,13 @@ from ..studies.reproduction import Part
 from ..studies.runner import Finished, Means, Observer, resume as take_up, run_each
 from ..studies.scheduled import opened
 from ..studies.sweep import Ended, Plan as Sweep, alone_in, parse_grids, plan as plan_sweep, prepare
+from .outcomes import FAILED, FINISHED, INTERRUPTED, show_runs, tell
 from .results import show_comparison
 from .web import serve
 
 Words = Sequence[str] | None
 Number = int | None
 
-_FINISHED, _FAILED, _INTERRUPTED = 0, 1, 130
-_EXIT_CODES = {"finish": _FINISHED, "failure": _FAILED, "interrupt": _INTERRUPTED}
-_CAUSES_SHOWN = 3
-_NAMES_SHOWN = 3
 _LOOK_EVERY_S = 0.5
 _CATCH_UP_S = 0.2
 _ASK_EVERY_S = 2.0
@@ -61,13 +56,13 @@ _ASK_EVERY_S = 2.0
 
 def run(file: Path, overrides: Words, out: Path | None, quiet: bool, plain: bool, **means: Any) -> int:
     made = make(load(file, overrides or ()), file, out, Means(**means), quiet=quiet, plain=plain)
-    return _show(made.folders, made.ended, made.root)
+    return show_runs(made.folders, made.ended, made.root)
 
 
 def demo(out: Path | None, quiet: bool, plain: bool) -> int:
     file = Path(str(files("sheafgossip.demo"))) / "demo.toml"  # also where it was installed from a wheel
     made = make(load(file, ()), file, out, Means(), quiet=quiet, plain=plain)
-    if not (code := _show(made.folders, made.ended, made.root)):
+    if not (code := show_runs(made.folders, made.ended, made.root)):
         called = Path(sys.argv[0]).resolve()
         found = called.name != "sheafgossip" or shutil.which("sheafgossip")
         program = "sheafgossip" if found else relative(called)
@@ -112,7 +107,7 @@ def resume(folder: Path, rounds: Number, quiet: bool, plain: bool, own_code: boo
     if own_code:
         load_code(folder.resolve())
     result = go_on(folder, rounds, Means(**means), quiet=quiet, plain=plain)
-    return _show([result.prepared.folder], [result], result.prepared.folder)
+    return show_runs([result.prepared.folder], [result], result.prepared.folder)
 
 
 def go_on(
@@ -148,42 +143,13 @@ class Follower(Observer):
         self._display.end()
 
 
-def _show(folders: list[Path], ended: Sequence[Finished], root: Path) -> int:
-    several = folders != [root]
-    show(render_summary(summarize_all(folders), width=width()))
-    show(f"{'run folders in' if several else 'run folder'}: {relative(root)}")
-    code = tell((each.prepared.folder, each.outcome, each.prepared.config.label if several else "") for each in ended)
-    if code == _INTERRUPTED and several:
-        say(f"the same command with --out {relative(root)} goes on with what is missing", err=True)
-    return code
-
-
-def tell(ended: Iterable[tuple[Path, Outcome, str]]) -> int:
-    """Tells warnings and causes of failure on standard error, once where several runs have the same. Returns the exit
-    code of the worst outcome, 0 of none."""
-    code, told = _FINISHED, dict[tuple[str, str], list[str]]()  # {(what comes before the names, and after): names}
-    for folder, outcome, name in ended:
-        code = max(code, _EXIT_CODES[outcome.status])
-        causes, more = outcome.causes[:_CAUSES_SHOWN], len(outcome.causes) - _CAUSES_SHOWN
-        causes += (f"and {more} more; see table event of run.sqlite",) * (more > 0)
-        lines = [("", line) for line in remarks_on(folder)] + [("error: ", cause) for cause in causes]
-        lines += [("", "interrupted: the records so far are kept")] * (outcome.status == "interrupt")
-        for line in dict.fromkeys(lines):
-            told.setdefault(line, []).append(name)
-    for (before, text), names in told.items():
-        others = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-        whose = ", ".join(filter(None, names[:_NAMES_SHOWN])) + others
-        say(f"{before}{whose}{': ' if whose else ''}{text}", err=True)
-    return code
-
-
 def watch(folder: Path, plain: bool, web: bool, port: int | None) -> int:
     """Returns the exit code of the worst run; one that nobody works at any more counts as interrupted."""
     if web:
         return serve(folder.resolve(), port or 0)
     if port is not None:
         raise ConfigError("--port: is for --web")
-    folders, code, cause = runs_in(folder), _FINISHED, ""
+    folders, code, cause = runs_in(folder), FINISHED, ""
     try:
         with Display(plain=plain) as display:
             for number, each in enumerate(folders, 1):
@@ -191,14 +157,14 @@ def watch(folder: Path, plain: bool, web: bool, port: int | None) -> int:
                 ended = _follow(folders, display)
                 display.end(stay=len(folders) == 1)
                 if not ended.has_ended:
-                    code, cause = _INTERRUPTED, f"{ended.name}: no process of this run is left"
+                    code, cause = INTERRUPTED, f"{ended.name}: no process of this run is left"
                     break
-                if code == _FINISHED or ended.state == "failed":
-                    code = {"finished": _FINISHED, "failed": _FAILED}.get(ended.state, _INTERRUPTED)
+                if code == FINISHED or ended.state == "failed":
+                    code = {"finished": FINISHED, "failed": FAILED}.get(ended.state, INTERRUPTED)
                     cause = f"{ended.name}: {ended.cause}" if ended.cause else ""
     except KeyboardInterrupt:
         say("no longer watching; the run goes on", err=True)
-        return _INTERRUPTED
+        return INTERRUPTED
     if cause:
         say(f"error: {cause}", err=True)
     return code
@@ -327,14 +293,14 @@ def reproduce(
         titles = [f"{name:<11}{title}" for name in reproduction.names() for title in reproduction.titles(name)]
         titles.append(f"{reproduction.ALL_PAPERS:<11}all of these but `all`, in turn")
         say("\n".join(reproduction_list.lines(what, out.resolve()) if listed else titles))
-        return _FINISHED
+        return FINISHED
     changed = [*(overrides or ()), *([f"rounds={rounds}"] if rounds else [])]
     parts, left_out = reproduction.with_data(what, reproduction.parts_of(what, overrides=changed, **size))
     planned = {part.stem: reproduction.planned(part, seeds, out.resolve()) for part in parts}
     missing_of([run for runs in planned.values() for run in runs], accept_diverged=True)  # refuses before any starts
     make = partial(_reproduced, planned=planned, out=out.resolve(), changed=changed, quiet=quiet)
     code, told = _in_turn(parts, make) if what == reproduction.ALL_PAPERS else (make(parts)[0], [])
-    if code == _INTERRUPTED:
+    if code == INTERRUPTED:
         say("the same command goes on with the runs that are left", err=True)
         return code
     for line in [*told, *left_out]:
@@ -353,7 +319,7 @@ def _reproduced(
     with Display(quiet=quiet) as display:
         made = run_each(missing, _OneByOne(display))
     code, ends = tell((each.prepared.folder, each.outcome, each.prepared.config.label) for each in made), Counter[str]()
-    for part in parts if code != _INTERRUPTED else ():
+    for part in parts if code != INTERRUPTED else ():
         results = reproduction.results(part, planned[part.stem])
         ends.update(result.ended for result in results)
         say(part.about.title)
@@ -367,19 +333,19 @@ def _reproduced(
 
 def _in_turn(parts: Sequence[Part], make: Callable[..., tuple[int, Counter[str]]]) -> tuple[int, list[str]]:
     """Goes on where a part fails; one of which runs diverge has not. Returns the exit code, and a line for each."""
-    code, told, pace = _FINISHED, [f"{len(parts)} parts:"], Pace()
+    code, told, pace = FINISHED, [f"{len(parts)} parts:"], Pace()
     for number, part in enumerate(parts, 1):
         began = time.monotonic()
         try:
             part_code, ends = make([part])
             why = f"{ends['failed']} of {ends.total()} runs" if ends["failed"] else ""
         except Exception as error:
-            part_code, ends, why = _FAILED, Counter(), str(error) or type(error).__name__
+            part_code, ends, why = FAILED, Counter(), str(error) or type(error).__name__
             if not isinstance(error, UserError):
                 traceback.print_exc()
-        if part_code == _INTERRUPTED:
+        if part_code == INTERRUPTED:
             return part_code, []
-        code = max(code, _FAILED if why else _FINISHED)
+        code = max(code, FAILED if why else FINISHED)
         diverged = f", {ends['diverged']} of {ends.total()} runs diverged" if ends["diverged"] else ""
         how = f"failed: {why}" if why else f"finished{diverged}"
         told.append(f"  {part.stem:<20} {(time.monotonic() - began) / 60:5.1f} min  {how}")

@@ -25,6 +25,7 @@ from ..run.folder import relative
 from ..studies.folders import new_folder, rows_kept
 from ..studies.shrink import Candidate, Search, Verdict
 from ..studies.sweep import Ended, Jobs, alone_in, prepare
+from .outcomes import FINISHED, INTERRUPTED
 
 _WORDS = ("diverged", "failed", "refused", "hung")
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
@@ -32,7 +33,6 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 _STEPS, _SMALLEST = "steps.csv", "smallest.toml"
 _COLUMNS = ("candidate", "fails", "sound", "seconds", "said", "tried")
-_DONE, _INTERRUPTED = 0, 130
 Words = Sequence[str] | None
 
 
@@ -204,9 +204,9 @@ def shrink(
         except KeyboardInterrupt:
             _clear_candidates(root)
             say(f"interrupted: the same command with --out {relative(root)} goes on where it was", err=True)
-            return _INTERRUPTED
+            return INTERRUPTED
         _tell(search, root, whole=whole)
-    return _DONE
+    return FINISHED
 
 
 def _clear_candidates(root: Path) -> None:

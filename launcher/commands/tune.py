@@ -20,8 +20,8 @@ from ..studies.space import Space, parse_space
 from ..studies.sweep import Jobs, alone_in
 from ..studies.tuning import TRIALS, NoneFinished, Tuned, is_idle, searched, tune as search_one, with_values
 from ..studies.tuning_picture import draw
+from .outcomes import FAILED, FINISHED, INTERRUPTED
 
-_DONE, _FAILED, _INTERRUPTED = 0, 1, 130
 _PICTURE = "search.svg"
 Words = Sequence[str] | None
 
@@ -145,11 +145,11 @@ def tune(
     try:
         made = tune_all(methods, budget, jobs, file, out, quiet=quiet)
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
     _show(made, budget)
     for name, error in made.failed.items():
         say(f"error: {name}: {error}", err=True)
-    return _FAILED if made.failed else _DONE
+    return FAILED if made.failed else FINISHED
 
 
 def budget_of(trials: int, seeds: int, megabytes: float | None, virtual_s: float | None) -> Budget:

@@ -20,12 +20,12 @@ from ..run.folder import relative
 from ..studies.folders import new_folder, require_empty, slug
 from ..studies.runner import Means, run_each
 from ..studies.sweep import Grids, alone_in, parse_grids, settings_of, words_of
-from .runs import Follower, Made, tell
+from .outcomes import INTERRUPTED, tell
+from .runs import Follower, Made
 
 Words = Sequence[str] | None
 Source = Path | Mapping[str, Any]
 _OF_VIRTUAL_TIME = {"notice_s": 0.0, "replay": None}  # keys of [time]
-_INTERRUPTED = 130
 
 
 def twin(
@@ -44,7 +44,7 @@ def twin(
         for part in render(twins, every=every):
             show(part)
         show(f"run folders in: {relative(made.root)}")
-    if code == _INTERRUPTED:
+    if code == INTERRUPTED:
         say(f"the same command with --out {relative(made.root)} goes on with what is missing", err=True)
     return code
 

@@ -13,7 +13,7 @@ from ...transport.connections import counts_bytes
 from ..config.sections import ConfigError, RunConfig, validate
 from ..studies.folders import new_folder, planned_in
 from ..studies.runner import Finished, Observer, run_each
-from .runs import tell
+from .outcomes import tell
 
 _LENGTHS = (10, 1_000, 100_000)  # of a short frame, a long one, and one that a socket does not take in one piece
 

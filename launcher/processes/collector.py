@@ -124,7 +124,8 @@ class CollectorProcess(AbstractContextManager["CollectorProcess"]):
         if self._process.returncode == 0 and (not why or self.stored() == total):
             return None
         why = why or f"the collector ended early, see {self.log}"
-        return f"{self.stored():,} of {total:,} batches are stored; {why}"
+        of_all = f" of {total:,}" if self.stored() <= total else ""  # who failed has not told how many it sent
+        return f"{self.stored():,}{of_all} batches are stored; {why}"
 
     def __exit__(self, *_: object) -> None:
         if self.alive:

@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -11,6 +12,9 @@ import pytest
 from foreign import sheafgossip
 from runs import RunFolder, command, small, until
 from sheafgossip.metrics import lock
+from sheafgossip.metrics.reader import open_records
+from sheafgossip.metrics.records import LAUNCHER, EventRecord
+from sheafgossip.metrics.store import RunFolderError, Store
 
 ENDLESS = small("checkpoints.every = 4", clients=3, rounds=1_000_000, samples=60, algorithm="dfedu")
 
@@ -117,6 +121,23 @@ def test_a_full_disk_ends_a_run_with_one_line_and_summary_tells_the_truth(tiny_d
     assert "No space left on device" in said or "disk is full" in said
     _, shown, _ = sheafgossip("summary", tiny_disk / "run", "--json")
     assert '"status": "failed"' in shown or '"status": "interrupted"' in shown, shown
+
+
+def test_records_are_read_though_the_disk_had_no_room_to_write_how_the_run_ended(tiny_disk):
+    """SQLite leaves an empty log there, and cannot put an index beside it."""
+    folder = tiny_disk / "run"
+    folder.mkdir()
+    store = Store(folder / "run.sqlite")
+    store.write([EventRecord(0.0, None, LAUNCHER, "start", "3 clients ready")])
+    store.close()
+    with suppress(OSError), (tiny_disk / "other").open("wb", buffering=0) as other:
+        while other.write(bytes(4096)):
+            continue
+    with pytest.raises(RunFolderError):
+        Store(folder / "run.sqlite")
+    assert (folder / "run.sqlite-wal").stat().st_size == 0
+    with open_records(folder) as records:
+        assert records.execute("SELECT detail FROM event").fetchall() == [("3 clients ready",)]
 
 
 def test_a_disk_that_is_full_before_the_start_is_told_in_one_line_and_nothing_is_left(tiny_disk, tmp_path):

@@ -6,15 +6,19 @@ import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from foreign import sheafgossip
 from made import done, event, node, write
 from sheafgossip.launcher.commands import runs
+from sheafgossip.launcher.commands.outcomes import show_runs, tell
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.run.journal import Outcome
+from sheafgossip.launcher.studies.runner import Finished
 from sheafgossip.metrics.records import LAUNCHER, TrafficRecord
+from sheafgossip.metrics.store import RunFolderError
 
 SCENARIO = "clients = 6\nrounds = 5\ntopology.kind = 'ring'\ntime.clock = 'virtual'\ncompute.step_s = 0.5\n"
 
@@ -201,11 +205,23 @@ def test_what_several_runs_have_to_tell_is_told_once_with_their_names(tmp_path, 
         write(folder, node(1), event(1, "crash"), *[event(1, "restart")] * (number == 4))
         failed = Outcome("failure", ("client 1 died",)) if number < 2 else Outcome("finish")
         ended.append((folder, failed, f"run {number}"))
-    assert runs.tell(ended) == 1
+    assert tell(ended) == 1
     assert capsys.readouterr().err.splitlines() == [
         "run 0, run 1, run 2 and 1 more: scenario: 1 crash",
         "error: run 0, run 1: client 1 died",
         "run 4: scenario: 1 crash, 1 restart",
     ]
-    assert runs.tell([(*ended[0][:2], "")]) == 1
+    assert tell([(*ended[0][:2], "")]) == 1
     assert capsys.readouterr().err == "scenario: 1 crash\nerror: client 1 died\n"
+
+
+def test_why_a_run_failed_is_told_though_its_records_cannot_be_read(folder, capsys):
+    """On a full disk the two come together."""
+    (folder / "run.sqlite").write_bytes(b"no database")
+    failed = Finished(Mock(folder=folder), Outcome("failure", ("the disk is full",)))
+    assert show_runs([folder], [failed], folder) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "error: the disk is full"
+    assert said[1].startswith(f"error: {folder / 'run.sqlite'}: cannot be read as the database of a run: ")
+    with pytest.raises(RunFolderError):
+        show_runs([folder], [Finished(Mock(folder=folder), Outcome("finish"))], folder)
