@@ -156,14 +156,24 @@ class MatrixStart:
 class TransformStart:
     """P_ij^0 = s S_ij C D_i: random signs D, the orthonormal DCT-II C, a random choice S of distinct rows. No matrix is
     stored: one fast transform serves all edges, of which each picks its ``rows``. With several ``blocks``, of these
-    lengths, C is block diagonal, so that each row sees one block of theta."""
+    lengths, C is block diagonal, so that each row sees one block of theta. The last ``plain`` rows are s times the last
+    numbers of theta themselves."""
 
-    def __init__(self, rows: Vectors, blocks: Sequence[int], signs: np.random.Generator, scale: float, dtype: np.dtype):
+    def __init__(
+        self,
+        rows: Vectors,
+        blocks: Sequence[int],
+        signs: np.random.Generator,
+        scale: float,
+        dtype: np.dtype,
+        plain: int = 0,
+    ):
         self.stacking = Stacking({j: len(chosen) for j, chosen in rows.items()})
-        self.size, self.dtype = sum(blocks), dtype
+        self.size, self.dtype = sum(blocks) + plain, dtype
         ends = np.cumsum(blocks).tolist()
         self._blocks = tuple(map(slice, [0, *ends], ends))
-        self._scaled_signs = (scale * (1.0 - 2.0 * signs.integers(0, 2, self.size))).astype(dtype)
+        signed = np.append(1.0 - 2.0 * signs.integers(0, 2, sum(blocks)), np.ones(plain))
+        self._scaled_signs = (scale * signed).astype(dtype)
         self._scale = scale
         self.choose(rows)
         self.state_bytes = self._scaled_signs.nbytes + self._rows.nbytes
@@ -206,6 +216,8 @@ class TransformStart:
         for block in self._blocks:
             inside = (block.start <= rows) & (rows < block.stop)
             matrix[inside, block] = cosine_rows(rows[inside] - block.start, block.stop - block.start)
+        plain = np.flatnonzero(rows >= (self._blocks[-1].stop if self._blocks else 0))
+        matrix[plain, rows[plain]] = 1.0
         return (matrix * self._scaled_signs).astype(self.dtype)
 
     def squared_norms(self) -> dict[int, float]:
@@ -241,9 +253,9 @@ def starting_maps(
 
 
 def shared_transform(
-    seed: int, chosen: Vectors, blocks: Sequence[int], *, scale: float = 1.0, dtype: np.dtype
+    seed: int, chosen: Vectors, blocks: Sequence[int], *, scale: float = 1.0, dtype: np.dtype, plain: int = 0
 ) -> TransformStart:
-    return TransformStart(chosen, blocks, generator(seed, "signs of the shared maps"), scale, dtype)
+    return TransformStart(chosen, blocks, generator(seed, "signs of the shared maps"), scale, dtype, plain)
 
 
 def fast_lengths(size: int) -> tuple[int, ...]:

@@ -83,10 +83,10 @@ def loss(theta: np.ndarray, shard: Shard, rows: np.ndarray | slice = slice(None)
     return float(-np.log(probabilities(z)[np.arange(len(y)), y]).mean())
 
 
-def accuracy(theta: np.ndarray, shard: Shard) -> float:
-    """A linear model's, on test samples."""
-    (layer,) = layers_of(theta)
-    return float((np.argmax(bordered(shard["x_test"]) @ layer.T, axis=1) == shard["y_test"]).mean())
+def accuracy(theta: np.ndarray, shard: Shard, hidden: Sequence[int] = ()) -> float:
+    """On test samples."""
+    z = features_of(theta, shard["x_test"], hidden)[-1] @ layers_of(theta, hidden, shard["x_test"][0].size)[-1].T
+    return float((np.argmax(z, axis=1) == shard["y_test"]).mean())
 
 
 # -- what a seed draws -------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ as rows of one orthonormal transform are. While theta moves, older parts are as 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +16,12 @@ from scipy.sparse.linalg import LinearOperator, lsqr
 
 from ...metrics.store import RunFolderError
 from ...node.algorithms import Algorithm, algorithm_of
-from ...node.algorithms.prototype_sheaf import PrototypeSheaf
+from ...node.algorithms.prototype_sheaf import PrototypeSheaf, rows_of, transform_of
 from ...node.algorithms.selective_sheaf import SelectiveSheaf, block_sizes
 from ...node.algorithms.sheaf_fmtl import DFedU, SheafFMTL
 from ...node.assignment import Assignment, name_of
 from ...node.learned_maps import Owner, shared_size
-from ...node.maps import fast_lengths, rows_in_turn, shared_rows, shared_transform
+from ...node.maps import rows_in_turn, shared_rows, shared_transform
 from ...transport.array_file import DamagedFile, read
 
 _EXACT = 1e-15
@@ -90,11 +89,12 @@ class Reader:
         self.what = "theta"
         if isinstance(algorithm, SelectiveSheaf | PrototypeSheaf):
             self._rows = {j: shared_size(algorithm.gamma, self.size, peer.parameters) for j, peer in peers.items()}
-            drawn, blocks = rows_in_turn, fast_lengths(self.size)
-            if isinstance(algorithm, SelectiveSheaf):
-                drawn, blocks = shared_rows, block_sizes(algorithm.blocks, own.architecture)
-            self._drawn = partial(drawn, seed, own.node)
-            self._transform = shared_transform(seed, self._drawn(self._rows, self.size, 0), blocks, dtype=zeros.dtype)
+            first = self._drawn(self._rows, 0)
+            if isinstance(algorithm, PrototypeSheaf):
+                self._transform = transform_of(seed, first, own.architecture, zeros.dtype)
+            else:
+                blocks = block_sizes(algorithm.blocks, own.architecture)
+                self._transform = shared_transform(seed, first, blocks, dtype=zeros.dtype)
             self.what = "rotating rows"
         elif isinstance(algorithm, SheafFMTL | DFedU):
             owner = Owner(own.node, seed, zeros, peers, own.architecture)
@@ -102,6 +102,12 @@ class Reader:
             if isinstance(algorithm, SheafFMTL):
                 learned = "learned rows" if algorithm.eta else "fixed rows"
                 self.what = "rotating rows" if algorithm.rotate_every else learned
+
+    def _drawn(self, lengths: dict[int, int], period: int) -> dict[int, np.ndarray]:
+        own, whole = self.own, (self.own.run.seed, self.own.node, lengths, self.size, period)
+        if isinstance(self.algorithm, SelectiveSheaf):
+            return shared_rows(*whole)
+        return {j: rows_of(turn, own.architecture) for j, turn in rows_in_turn(*whole).items()}
 
     def estimates(self, receiver: int, messages: list[Message]) -> Iterator[Seen]:
         """Yields what the receiver knows after each round's last message; nothing where it cannot read them."""
@@ -132,7 +138,7 @@ class Reader:
             if message.number != isinstance(algorithm, PrototypeSheaf):  # introductions, prototypes
                 return None
             rows = {receiver: self._rows[receiver]}
-            self._transform.choose(self._drawn(rows, self.size, message.round - 1))
+            self._transform.choose(self._drawn(rows, message.round - 1))
             transform, shape = self._transform, (rows[receiver], self.size)
             P = LinearOperator(
                 shape, lambda v: transform.project(v.ravel()), lambda v: transform.pull_back(v.ravel()), dtype=float

@@ -1,31 +1,22 @@
 """Prototype sheaf: clients average with those whose classes look alike. Ours; docs/prototype-sheaf.md derives it.
 
-All clients start from one theta^0. a_ic (h,) is the mean of what the last layer of theta^0 sees of client i's n_ic
-samples of class c, its prototype. Once, before they average, both ends of an edge learn from their prototypes how
-far apart their tasks are, over the classes that both have:
+All clients start from one theta^0. Once, before they average, both ends of an edge learn from what their classes look
+like to it (class_likeness.py) their likeness L_ij and D, how far apart their tasks are, over the classes that both
+have, or, where names of classes agree on nothing, over those that look alike. An edge is on where L_ij is at least
+``threshold``. Chance puts prototypes of one task E_ij apart, on average. Those that are surely further apart, m of
+client i's neighbours, have part in the mean with smaller weights. In each round
 
-    w_c  = n_ic n_jc / (n_ic + n_jc),  scaled to sum_c w_c = 1
-    D_c  = ||a_ic - a_jc||^2 - V (1/n_ic + 1/n_jc),    D = sum_c w_c D_c
-    se^2 = C/(C - 1) sum_c w_c^2 (D_c - D)^2  of C classes; |D| of a single one
-    S_i  = sum_c w_c (||a_ic - mean_k a_ik||^2 - V e_ic),  e_ic = (1 - 2/K)/n_ic + sum_k 1/n_ik / K^2 of i's K classes
-
-V is the variance of samples around the prototype of their class, pooled over both ends. What V takes away is what
-chance adds: D is an unbiased estimate of how far the classes' true means lie apart at the two ends, with the standard
-error se, and S_i of how far classes lie apart at one. Another mix of labels changes neither. An edge is on where its
-likeness L_ij is at least ``threshold``. Chance puts prototypes of one task E_ij apart, on average. Those that are
-surely further apart, m of client i's neighbours, have part in the mean with smaller weights. In each round
-
-    L_ij    = 1 - (D + sure se)/(S_i + S_j)
-    E_ij    = V sum_c w_c (1/n_ic + 1/n_jc)
     w_ij    = min(1, L_ij, 1/(1 + (m + 1) max(0, D - sure se)/E_ij)); 0 where the edge is off
     theta_i <- theta_i - alpha grad f_i(theta_i)                                   the local work, and then
-    theta_i <- theta_i - sum_j w_ij P_ij^T N_i^-1 P_ij (theta_i - theta_j)
+    theta_i <- theta_i - sum_j w_ij P_ij^T N_i^-1 (P_ij theta_i - P_ji theta_j)
 
-with d_ij rows P_ij = P_ji of one orthonormal matrix, the next ones in each round, so that d/d_ij rounds go through all.
-N_i is for each row 1 + sum_j w_ij over the edges that it came on: i comes to a weighted mean of itself and those that
-it hears. It uses theta_i without what local work has made of each row since that was last averaged. Those whose classes
-look alike may differ in how many they have of each. A client whose n_c of N samples differ from the m_c of M of those
-it averages with by more than chance, X^2 being Pearson's of K classes,
+with d_ij rows P_ij of one orthonormal matrix P, the next ones in each round, so that d/d_ij rounds go through all. P is
+random for the body; for the last layer it is the identity, and its rows take turns number by number, each of all
+classes. P_ji = P_ij, but rows of the last layer are of the class that i has in place of j's; of one that it has none
+like they are left out. N_i is for each row 1 + sum_j w_ij over the edges that it came on: i comes to a weighted mean of
+itself and those that it hears. It uses theta_i without what local work has made of each row since that was last
+averaged. Those whose classes look alike may differ in how many they have of each. A client whose n_c of N samples
+differ from the m_c of M of those it averages with by more than chance, X^2 being Pearson's of K classes,
 
     X^2 = sum_c (sqrt(M/N) n_c - sqrt(N/M) m_c)^2 / (n_c + m_c) > K - 1 + 2 sqrt(2 (K - 1))
 
@@ -33,11 +24,9 @@ uses that model with log(n_c/q_c + L) added to its last biases, q_c = (n_c + m_c
 own shares of them. Of last layers it uses the most probable one given its samples, with a normal prior of variance
 ``refit`` around this one.
 
-Of a prototype travel the products with ``sketch`` random vectors of entries +-1, whose squared distances are right on
-average. What is averaged has no part in the estimate, so that a wrong edge cannot confirm itself.
-
-With ``seek`` the graph is only where it begins: whoever knows two clients that are alike, by what both have told it,
-introduces them to one another, as long as both have fewer neighbours like themselves than any at the start."""
+What is averaged has no part in the estimate, so that a wrong edge cannot confirm itself. With ``seek`` the graph is
+only where it begins: whoever knows two clients that are alike, by what both have told it, introduces them to one
+another, as long as both have fewer neighbours like themselves than any at the start."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -48,18 +37,18 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from ...topology.randomness import generator
 from ...topology.section import Count, Index, NotNegative, Positive
 from ..assignment import Assignment
 from ..learned_maps import OF_A_TRANSFORM, shared_size
-from ..maps import Vectors, fast_lengths, rows_in_turn, shared_transform
+from ..maps import TransformStart, Vectors, fast_lengths, rows_in_turn, shared_transform
 from ..model.architecture import Architecture
 from ..stored_maps import StoredMaps
 from .base import Algorithm, Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Traits, Vector, Work
+from .class_likeness import Compared, End, compared, described, length_of
 from .last_layer import refitted
 from .sheaf_fmtl import norm
 
-_LEAST_SPREAD = 0.1  # of a spread, what the noise of few samples leaves of it at least
+Rows = tuple[np.ndarray, np.ndarray]  # which ones, and their values
 
 
 @dataclass(frozen=True)
@@ -68,7 +57,8 @@ class PrototypeSheaf(Algorithm):
     gamma: Annotated[Positive, Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma d))."] = 0.2
     threshold: Annotated[float, Ge(0), Le(1)] = 0.1
     """An edge is on where its likeness, 1 - D/(S_i + S_j) less what may be chance, is at least this: about 1 of one
-    task, 0 of two without anything in common, below 0 of opposed ones."""
+    task, 0 of two without anything in common. Where the same names come to less, classes are compared by their looks,
+    and an edge is on where most of them are alike so: names may be exchanged."""
     sure: NotNegative = 1.0
     """Standard errors of D that are put down to chance: against the neighbour where an edge may be on, in its favour
     where its weight may be less than 1."""
@@ -119,20 +109,22 @@ class PrototypeSheaf(Algorithm):
 
     def begin(self, client: Client) -> State:
         """What it tells of its prototypes; whether it has ``met`` each client, what those it has met have told, how
-        alike they are to it (not a number before that is known), and how far ``beyond`` chance apart; each row as it
-        was last ``averaged``, and how many rounds ago; who ``asked`` for what it tells, who ``seeks`` others, and the
-        pairs that it has introduced."""
+        alike they are to it (not a number before that is known), how far ``beyond`` chance apart, and what those call
+        its ``classes`` that call them otherwise; each row as it was last ``averaged``, and how many rounds ago; who
+        ``asked`` for what it tells, who ``seeks`` others, and the pairs that it has introduced."""
         size, dtype, neighbours = client.theta.size, client.theta.dtype, client.neighbours
-        rows = {j: shared_size(self.gamma, size, peer.parameters) for j, peer in neighbours.items()}
+        lengths = {j: shared_size(self.gamma, size, peer.parameters) for j, peer in neighbours.items()}
         met = np.zeros(client.clients, bool)
         met[[j for j, peer in neighbours.items() if peer.weight or not self.seek]] = True
-        chosen = rows_in_turn(client.seed, client.node, rows, size, 0)
+        turns = rows_in_turn(client.seed, client.node, lengths, size, 0)
+        rows = {j: rows_of(turn, client.model) for j, turn in turns.items()}
         return State(
-            maps=StoredMaps(shared_transform(client.seed, chosen, fast_lengths(size), dtype=dtype)),
+            maps=StoredMaps(transform_of(client.seed, rows, client.model, dtype)),
             prototypes=np.full(length_of(client.model, self.sketch), np.nan, dtype),
             theirs={},
             likeness=np.full(client.clients, np.nan),
             beyond=np.zeros(client.clients),
+            classes={},
             met=met,
             averaged=np.zeros(size, dtype),
             age=np.full(size, size, np.int32),
@@ -141,10 +133,9 @@ class PrototypeSheaf(Algorithm):
             introduced=np.zeros((0, 2), np.int64),
             _degree=int(met.sum()),
             _theta0=client.theta.copy(),
+            _lengths=lengths,
             _rows=rows,
-            _chosen=chosen,
             _pairs={},
-            _crossed={},
         )
 
     def round(self, client: Client, peers: Peers) -> None:
@@ -156,31 +147,34 @@ class PrototypeSheaf(Algorithm):
         m = sum(state.beyond[j] > 0 for j in alike)
         w = {j: min(L, 1 / (1 + (m + 1) * float(state.beyond[j]))) for j, L in alike.items()}
 
-        rows = {j: state._rows[j] for j in w}
-        state._chosen |= rows_in_turn(client.seed, client.node, rows, theta.size, peers.round - 1)
-        state.maps.start.choose(state._chosen)
-        mine = state.maps.project(theta)
-        theirs = peers.exchange({j: mine[j] for j in w}, quiet=neighbours - w.keys())
-        r = {j: mine[j] - theirs[j] for j in w if j in theirs}  # P_ij (theta_i - theta_j)
-        self._average(client, mine, r, w)
-        client.report.disagreements = {j: norm(vector) for j, vector in r.items()}
-        client.report.weights = {j: w[j] if j in r else 0.0 for j in places(state.met)}
+        lengths = {j: state._lengths[j] for j in w}
+        turns = rows_in_turn(client.seed, client.node, lengths, theta.size, peers.round - 1)
+        state._rows |= {j: rows_of(turn, client.model) for j, turn in turns.items()}
+        state.maps.start.choose(state._rows)
+        x = state.maps.start.of(theta)  # P theta, all rows
+        heard = peers.exchange({j: x[state._rows[j]] for j in w}, quiet=neighbours - w.keys())
+        theirs = {j: (state._rows[j], x_j) for j, x_j in heard.items() if j in w}
+        for j in theirs.keys() & state.classes.keys():
+            rows = rows_of(turns[j], client.model, state.classes[j])
+            theirs[j] = rows[rows >= 0], heard[j][rows >= 0]
+        self._average(client, x, theirs, w)
+        client.report.disagreements = {j: norm(x[rows] - x_j) for j, (rows, x_j) in theirs.items()}
+        client.report.weights = {j: w[j] if j in theirs else 0.0 for j in places(state.met)}
         if self.seek:
             peers.skip_to(2)
             self._meet(client, peers, round(sum(alike.values())))
 
-    def _average(self, client: Client, mine: Vectors, r: Vectors, w: Mapping[int, float]) -> None:
+    def _average(self, client: Client, x: Vector, theirs: Mapping[int, Rows], w: Mapping[int, float]) -> None:
         """x <- x - sum_j w_ij (x - x_j) / (1 + sum_j w_ij), of each row x over the edges that it came on."""
-        theta, state = client.theta, client.state
-        pull, N = np.zeros(theta.size), np.ones(theta.size)
-        for j, vector in r.items():  # within an edge no row comes twice
-            pull[state._chosen[j]] += w[j] * vector
-            N[state._chosen[j]] += w[j]
-        if r:
-            theta -= state.maps.pull_back({j: w[j] * vector / N[state._chosen[j]] for j, vector in r.items()})
+        state, pull, N = client.state, np.zeros(len(x)), np.ones(len(x))
+        for j, (rows, x_j) in theirs.items():  # within an edge no row comes twice
+            pull[rows] += w[j] * (x[rows] - x_j)
+            N[rows] += w[j]
+        step, came = (pull / N).astype(x.dtype), N > 1
         state.age += 1
-        for rows, before in ((state._chosen[j], mine[j]) for j in r):
-            state.averaged[rows], state.age[rows] = before - pull[rows] / N[rows], 0
+        state.averaged[came], state.age[came] = (x - step)[came], 0
+        if theirs:
+            client.theta -= state.maps.start.inverse(step)
 
     def _compare(self, client: Client, peers: Peers) -> None:
         """Tells those whose prototypes it has not heard, and those that ask, which is all in the first round. Where a
@@ -195,8 +189,15 @@ class PrototypeSheaf(Algorithm):
         state._pairs = {pair: found for pair, found in state._pairs.items() if heard.keys().isdisjoint(pair)}
         for j, prototypes in heard.items():
             state.asked[j], state.met[j] = j not in told, True
-            state.likeness[j], state.beyond[j] = compared(state.prototypes, prototypes, client.model.outputs, self.sure)
             state.theirs[j] = prototypes.copy()
+            found = self._compared(client, state.prototypes, prototypes)
+            state.likeness[j], state.beyond[j] = found.likeness, found.beyond
+            state.classes.pop(j, None)
+            if found.classes is not None:
+                state.classes[j] = found.classes
+
+    def _compared(self, client: Client, mine: Vector, theirs: Vector) -> Compared:
+        return compared(mine, theirs, client.model.outputs, self.sure, self.threshold)
 
     def _meet(self, client: Client, peers: Peers, alike: int) -> None:
         """Tells all that it has met whom to meet, -1 for nobody, and whether it seeks others itself."""
@@ -219,17 +220,17 @@ class PrototypeSheaf(Algorithm):
             if {one, other} & meet.keys() or (one, other) in done:
                 continue
             if (one, other) not in state._pairs:
-                told = state.theirs[one], state.theirs[other]
-                state._pairs[one, other] = compared(*told, client.model.outputs, self.sure)[0]
+                state._pairs[one, other] = self._compared(client, state.theirs[one], state.theirs[other]).likeness
             if state._pairs[one, other] >= self.threshold:
                 meet |= {one: other, other: one}
                 state.introduced = np.append(state.introduced, [[one, other]], axis=0)
         return meet
 
     def personal_model(self, client: Client) -> np.ndarray:
-        theirs, n, m = client.state.theirs, client.class_counts(), np.zeros(client.model.outputs)
-        for j in places(client.state.likeness >= self.threshold):
-            m += End.of(theirs[j], len(m)).n
+        state, n, m = client.state, client.class_counts(), np.zeros(client.model.outputs)
+        for j in places(state.likeness >= self.threshold):
+            classes = state.classes.get(j, np.arange(len(m)))
+            m[classes >= 0] += End.of(state.theirs[j], len(m)).n[classes[classes >= 0]]
         model = self._as_averaged(client)
         if not class_mix_differs(n, m):
             return model
@@ -254,27 +255,29 @@ class PrototypeSheaf(Algorithm):
         return Cost((OF_A_TRANSFORM + 3) * d_i + 2 * rows + told)
 
 
+def transform_of(seed: int, rows: Vectors, model: Architecture, dtype: np.dtype) -> TransformStart:
+    """Returns P: of the body a random orthonormal transform, of the last layer its numbers."""
+    body = model.size - model.last_size
+    return shared_transform(seed, rows, fast_lengths(body), plain=model.last_size, dtype=dtype)
+
+
+def rows_of(turn: np.ndarray, model: Architecture, classes: np.ndarray | None = None) -> np.ndarray:
+    """Returns which rows of P theta have their ``turn``: those of the body, and then numbers of the last layer, each
+    of all classes before the next; or where these belong that come from a client with other ``classes`` (classes,) in
+    place of one's own, each -1 where it has none: -1 of classes that one has none like."""
+    C, h, body = model.outputs, model.features, model.size - model.last_size
+    number, c = np.divmod(turn - body, C)
+    if classes is not None:
+        own = np.full(C, -1)
+        own[classes[classes >= 0]] = np.flatnonzero(classes >= 0)
+        c = own[c]
+    of_last = np.where(c < 0, -1, body + np.where(number < h, c * h + number, C * h + c))
+    return np.where(turn < body, turn, of_last)
+
+
 def places(those: np.ndarray) -> list[int]:
     """Returns where it is not 0."""
     return np.flatnonzero(those).tolist()
-
-
-def length_of(model: Architecture, sketch: int) -> int:
-    """Returns how many numbers a client tells of its prototypes."""
-    return model.outputs * (min(sketch, model.features) + 2) + 1
-
-
-def described(client: Client, theta: np.ndarray, sketch: int) -> np.ndarray:
-    """Returns what a client tells of its prototypes in a model theta: their sketches (classes, numbers), for each class
-    ||a_ic - mean_k a_ik||^2 and n_ic, and the sum of squared distances of its samples from their classes' prototypes;
-    0 for classes that it has no samples of."""
-    means, scatter = client.class_moments(theta)
-    n = client.class_counts()
-    spread = np.where(n > 0, np.square(means - means[n > 0].mean(axis=0)).sum(axis=1), 0.0)
-    sketches = np.zeros((len(n), min(sketch, means.shape[1])))
-    for c in places(n):
-        sketches[c] = means[c] if sketch >= means.shape[1] else sketched(means[c], client.seed, c, sketch)
-    return np.concatenate([sketches.ravel(), spread, n, [scatter]]).astype(client.theta.dtype)
 
 
 def class_mix_differs(n: np.ndarray, m: np.ndarray) -> bool:
@@ -286,65 +289,3 @@ def class_mix_differs(n: np.ndarray, m: np.ndarray) -> bool:
     squares = np.square(math.sqrt(M / N) * n - math.sqrt(N / M) * m)[both] / (n + m)[both]
     freedom = int(both.sum()) - 1
     return math.fsum(squares.tolist()) > freedom + 2 * math.sqrt(2 * freedom)
-
-
-def sketched(v: np.ndarray, seed: int, label: int, numbers: int) -> np.ndarray:
-    """Returns R v (numbers,) for a matrix R of entries +-1/sqrt(numbers), the same for all clients: E ||R v||^2
-    is ||v||^2, its variance at most 2/numbers ||v||^4."""
-    drawn = generator(seed, "signs of prototypes", label).integers(0, 2, (numbers, len(v)), np.int8)
-    return np.array([(2.0 * row - 1) @ v for row in drawn]) / math.sqrt(numbers)
-
-
-@dataclass(frozen=True)
-class End:
-    """What one end of an edge has told, in double precision."""
-
-    sketches: np.ndarray  # (classes, numbers)
-    apart: np.ndarray  # (classes,), ||a_ic - mean_k a_ik||^2
-    n: np.ndarray  # (classes,)
-    scatter: float  # sum over its samples of ||x - a_ic||^2
-
-    @classmethod
-    def of(cls, told: np.ndarray, classes: int) -> "End":
-        sketches, apart, n, scatter = np.split(told.astype(np.float64), [-2 * classes - 1, -classes - 1, -1])
-        return cls(sketches.reshape(classes, -1), apart, n, float(scatter[0]))
-
-
-def compared(mine: np.ndarray, theirs: np.ndarray, classes: int, sure: float) -> tuple[float, float]:
-    """Returns L_ij = 1 - (D + sure se)/(S_i + S_j) and max(0, D - sure se)/E_ij from what both ends tell; minus
-    infinity and 0 where they have no class in common or no end has two, or a number is none. The spread of one that has
-    a single class is taken to be that of the other. Exchanging them gives the same numbers to the last bit, on any
-    machine, as fsum rounds once."""
-    i, j = ends = End.of(mine, classes), End.of(theirs, classes)
-    both = (i.n > 0) & (j.n > 0)
-    if not both.any() or not np.isfinite(np.append(mine, theirs)).all():
-        return -math.inf, 0.0
-    w = i.n[both] * j.n[both] / (i.n[both] + j.n[both])
-    w /= math.fsum(w.tolist())
-    freedom = sum(float(np.maximum(end.n - 1, 0).sum()) for end in ends)
-    V = (i.scatter + j.scatter) / max(1.0, freedom)
-    D, se = distance(i, j, both, w, V)
-    spreads = [S for end in ends if (S := spread(end, both, w, V)) > 0]
-    if not spreads:
-        return -math.inf, 0.0
-    by_chance = V * math.fsum((w * (1 / i.n[both] + 1 / j.n[both])).tolist())
-    beyond = max(0.0, (D - sure * se) / by_chance) if by_chance > 0 else 0.0
-    return 1 - (D + sure * se) * len(spreads) / (2 * math.fsum(spreads)), beyond
-
-
-def distance(i: End, j: End, both: np.ndarray, w: np.ndarray, V: float) -> tuple[float, float]:
-    """Returns D and se, over ``both``'s classes with the weights w."""
-    squares = np.square(i.sketches - j.sketches)[both]
-    D_c = np.array([math.fsum(each) for each in squares.tolist()]) - V * (1 / i.n[both] + 1 / j.n[both])
-    D, C = math.fsum((w * D_c).tolist()), len(w)
-    if C == 1:
-        return D, abs(D)
-    return D, math.sqrt(C / (C - 1) * math.fsum(np.square(w * (D_c - D)).tolist()))
-
-
-def spread(end: End, both: np.ndarray, w: np.ndarray, V: float) -> float:
-    """Returns S_i; 0 of an end with a single class."""
-    K = int((end.n > 0).sum())
-    seen = math.fsum((w * end.apart[both]).tolist())
-    by_chance = (1 - 2 / K) / end.n[both] + math.fsum((1 / end.n[end.n > 0]).tolist()) / K**2
-    return max(seen - V * math.fsum((w * by_chance).tolist()), _LEAST_SPREAD * seen)

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.stats import chi2_contingency
 
 import oracles
-from sheafgossip.node.algorithms.prototype_sheaf import sketched
+from sheafgossip.node.algorithms.class_likeness import sketched
 from sheafgossip.node.maps import cosine_rows, fast_lengths, rows_in_turn
 from sheafgossip.topology.errors import UserError
 from sheafgossip.topology.randomness import generator
@@ -34,42 +34,91 @@ threshold = 0.2
 """
 SKEWED = ("data.rotations=[0]", "data.partition=dirichlet", "data.beta=0.2", "data.reduced_clients=0")
 SEEK = ("algorithm.seek=4", "clients=12", "topology.p=0.2", "data.reduced_clients=0")
+RENAMED = (
+    "clients=12",
+    'data={ samples = 0, use = "sheafgossip.board:other_heads" }',
+    "model.kind=mlp",
+    "model.hidden=[12]",
+)
 DRIFT = ("algorithm.compare_every=4", "data.drift.at_round=6", "data.drift.rotations=[90, 90]")
 
 
-def comparison_of(shards, sketch, h, part, sure=1.0):
-    """The likeness and how far apart beyond chance, written out class by class."""
-    a, n, V, freedom = [], [], 0.0, 0
-    for shard in shards:
-        x, y = shard[part].astype(np.float64), shard["y_train"]
-        a.append({int(c): x[y == c].mean(axis=0) for c in np.unique(y)})
-        n.append({c: int((y == c).sum()) for c in a[-1]})
-        V += sum(((x[y == c] - mean) ** 2).sum() for c, mean in a[-1].items())
-        freedom += len(y) - len(a[-1])
-    V /= freedom
-    both = sorted(a[0].keys() & a[1].keys())
-    if not both:
-        return -np.inf, 0.0
-    w = np.array([1 / (1 / n[0][c] + 1 / n[1][c]) for c in both])
-    w /= w.sum()
-    R = {c: np.eye(h) if sketch >= h else sketched(np.eye(h), SEED, c, sketch) for c in both}
-    D_c = [((R[c] @ (a[0][c] - a[1][c])) ** 2).sum() - V * (1 / n[0][c] + 1 / n[1][c]) for c in both]
-    D, C = w @ D_c, len(both)
-    se = np.sqrt(C / (C - 1) * ((w * (D_c - D)) ** 2).sum()) if C > 1 else abs(D)
-    S = []
-    for means, count in zip(a, n, strict=True):
-        middle, K = np.mean(list(means.values()), axis=0), len(means)
-        e = np.array([(1 - 2 / K) / count[c] + sum(1 / m for m in count.values()) / K**2 for c in both])
-        seen = w @ [((means[c] - middle) ** 2).sum() for c in both]
-        S += [max(seen - V * (w @ e), 0.1 * seen)] if K > 1 else []
-    by_chance = V * (w @ [1 / n[0][c] + 1 / n[1][c] for c in both])
-    return (1 - (D + sure * se) / (2 * np.mean(S)), max(0, D - sure * se) / by_chance) if S else (-np.inf, 0.0)
+class Prototypes:
+    """What a client's samples look like to the model that all start from, class by class, in dicts."""
+
+    def __init__(self, z, y, sketch):
+        present, h = [int(c) for c in np.unique(y)], z.shape[1]
+        self.n = {c: int((y == c).sum()) for c in present}
+        means = {c: z[y == c].mean(axis=0) for c in present}
+        middle = np.mean([*means.values()], axis=0)
+        self.apart = {c: ((mean - middle) ** 2).sum() for c, mean in means.items()}
+        self.scatter = sum(((z[y == c] - mean) ** 2).sum() for c, mean in means.items())
+        R = np.eye(h) if sketch >= h else sketched(np.eye(h), SEED, sketch).T
+        self.a = {c: R @ mean for c, mean in means.items()}
 
 
-def class_counts(i, on, shards):
-    """Of i and of those that it averages with, (2, 10)."""
-    own, others = shards[i]["y_train"], [shards[sum(edge) - i]["y_train"] for edge in on if i in edge]
-    return np.array([np.bincount(y, minlength=10) for y in (own, np.concatenate([own[:0], *others]))])
+def comparison_of(i, j, threshold, sure=1.0):
+    """The likeness, how far apart beyond chance, and {class: its name at j} of those that are compared, written out."""
+    ends = i, j
+    V = sum(end.scatter for end in ends) / sum(sum(end.n.values()) - len(end.n) for end in ends)
+
+    def by_chance(c, k):
+        return V * (1 / i.n[c] + 1 / j.n[k])
+
+    def D(c, k):
+        return ((i.a[c] - j.a[k]) ** 2).sum() - by_chance(c, k)
+
+    def of(pairs):
+        if not pairs:
+            return -np.inf, 0.0
+        w = np.array([1 / (1 / i.n[c] + 1 / j.n[k]) for c, k in pairs.items()])
+        w /= w.sum()
+        D_c, C = [D(c, k) for c, k in pairs.items()], len(pairs)
+        mean = w @ D_c
+        se = np.sqrt(C / (C - 1) * ((w * (D_c - mean)) ** 2).sum()) if C > 1 else abs(mean)
+        S = []
+        for end, those in ((i, pairs.keys()), (j, pairs.values())):
+            K = len(end.n)
+            e = np.array([(1 - 2 / K) / end.n[c] + sum(1 / m for m in end.n.values()) / K**2 for c in those])
+            seen = w @ [end.apart[c] for c in those]
+            S += [max(seen - V * (w @ e), 0.1 * seen)] if K > 1 else []
+        E = w @ [by_chance(c, k) for c, k in pairs.items()]
+        return (1 - (mean + sure * se) / (2 * np.mean(S)), max(0, mean - sure * se) / E) if S else (-np.inf, 0.0)
+
+    by_name = {c: c for c in sorted(i.n.keys() & j.n.keys())}
+    if (found := of(by_name))[0] >= threshold or min(len(i.n), len(j.n)) < 2:
+        return *found, by_name
+    nearest = {c: min(j.n, key=lambda k: D(c, k)) for c in i.n}
+    by_looks = {c: k for c, k in nearest.items() if min(i.n, key=lambda other: D(other, k)) == c}
+    likeness, beyond = of(by_looks)
+    likeness = min(1, likeness) * len(by_looks) / min(len(i.n), len(j.n))
+    gaps = [(D(c, other) - D(c, k)) / by_chance(c, k) for c, k in by_looks.items() for other in second(j.n, k, D, c)]
+    gaps += [
+        (D(other, k) - D(c, k)) / by_chance(c, k)
+        for c, k in by_looks.items()
+        for other in second(i.n, c, lambda k, other: D(other, k), k)
+    ]
+    return (likeness, beyond, by_looks) if likeness >= 2 / 3 and np.mean(gaps) >= 1 else (*found, by_name)
+
+
+def second(those, nearest, D, c):
+    """The one that comes after ``nearest``."""
+    return [min((k for k in those if k != nearest), key=lambda k: D(c, k))]
+
+
+def class_counts(i, on, shards, names):
+    """Of i and of those that it averages with, (2, 10), by i's names for the classes."""
+    counts = np.array([np.bincount(shards[i]["y_train"], minlength=10), np.zeros(10, int)])
+    for j in (sum(edge) - i for edge in on if i in edge):
+        theirs = np.bincount(shards[j]["y_train"], minlength=10)
+        for c in range(10):
+            k = names[i, j].get(c, -1 if renamed(names[i, j]) else c)
+            counts[1, c] += theirs[k] if k >= 0 else 0
+    return counts
+
+
+def renamed(classes):
+    return any(c != k for c, k in classes.items())
 
 
 def differ(counts):
@@ -124,30 +173,47 @@ class Introductions:
 
 @pytest.mark.parametrize(
     ("changes", "sketch", "compares"),
-    [((), 64, (1,)), (("algorithm.sketch=7",), 7, (1,)), (SKEWED, 64, (1,)), (DRIFT, 64, (1, 5, 9)), (SEEK, 64, (1,))],
-    ids=["rotated", "sketched", "skewed", "drift", "seek"],
+    [
+        ((), 64, (1,)),
+        (("algorithm.sketch=7",), 7, (1,)),
+        (SKEWED, 64, (1,)),
+        (DRIFT, 64, (1, 5, 9)),
+        (SEEK, 64, (1,)),
+        (RENAMED, 64, (1,)),
+    ],
+    ids=["rotated", "sketched", "skewed", "drift", "seek", "renamed"],
 )
 def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the_same_bytes(
     run, changes, sketch, compares
 ):
-    folder = run(CONFIG, *changes)
+    folder, hidden = run(CONFIG, *changes), (12,) if changes == RENAMED else ()
     theta, shards = folder.thetas(0), folder.shards()
     edges = sorted((i, j) for i, j, k in folder.sent() if k == 1 and i < j)  # with seek all are connected
-    size, h = theta.shape[1], shards[0]["x_train"].reshape(len(shards[0]["x_train"]), -1).shape[1]
-    for shard in shards.values():
-        for part in [name for name in shard if name.startswith("x_train")]:
-            shard[part] = shard[part].reshape(len(shard[part]), -1)
+    size, h = theta.shape[1], (hidden or (64,))[-1]
     rows, about = int(GAMMA * size), 10 * (min(sketch, h) + 2) + 1
-    random = 1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, size)
-    C = block_diag(*(cosine_rows(np.arange(length), length) for length in fast_lengths(size))) * random
+    body = size - 10 * (h + 1)
+    random = 1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, body)
+    P = block_diag(*(cosine_rows(np.arange(length), length) for length in fast_lengths(body)), np.eye(size - body))
+    P[:, :body] *= random
+    of_last = [[body + c * h + number for c in range(10)] for number in range(h)] + [[*range(size - 10, size)]]
+    turns = [*range(body), *np.concatenate(of_last).tolist()]  # each number of all classes, and then the next
+    place = {row: (number, c) for number, each in enumerate(of_last) for c, row in enumerate(each)}
     sent, history, introductions = {}, [], Introductions(edges, 4 if changes == SEEK else 0)
-    averaged, reduced = [np.full_like(theta, np.nan)], 0
+    averaged, reduced, theta_0 = [np.full_like(theta, np.nan)], 0, theta
     for k in range(1, ROUNDS + 1):
         part = "x_train_drifted" if changes == DRIFT and k >= 6 else "x_train"
         edges, new = introductions.edges, set(introductions.edges if k in compares else introductions.new)
         if k in compares:
-            alike = {}
-        alike |= {(i, j): comparison_of((shards[i], shards[j]), sketch, h, part) for i, j in new}
+            alike, names = {}, {}
+            told = {
+                i: Prototypes(
+                    oracles.features_of(theta_0[i], shard[part], hidden)[-1][:, :-1], shard["y_train"], sketch
+                )
+                for i, shard in shards.items()
+            }
+        for i, j in new:
+            *alike[i, j], names[i, j] = comparison_of(told[i], told[j], 0.2)
+            names[j, i] = {k: c for c, k in names[i, j].items()}
         on = {edge: min(1.0, value) for edge, (value, _) in alike.items() if value >= 0.2}
         several = Counter(end for edge in on if alike[edge][1] for end in edge)
 
@@ -157,47 +223,56 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
         history.append(set(on))
         theta = np.array(
             [
-                theta[i] - ALPHA * oracles.gradient(theta[i], shard | {"x_train": shard[part]})
+                theta[i] - ALPHA * oracles.gradient(theta[i], shard | {"x_train": shard[part]}, hidden=hidden)
                 for i, shard in shards.items()
             ]
         )
-        heard, listeners = np.zeros_like(theta), np.ones_like(theta)  # by rows of all of C D
+        x = theta @ P.T
+        heard, listeners = np.zeros_like(theta), np.ones_like(theta)  # by rows of P
         for i, j in edges:
             words = [about] * ((i, j) in new)
             if (i, j) in on:
-                chosen = rows_in_turn(SEED, i, {j: rows}, size, k - 1)[j]
-                apart = C[chosen] @ (theta[i] - theta[j])
-                for one, sign in ((i, -1), (j, 1)):
+                chosen = [turns[turn] for turn in rows_in_turn(SEED, i, {j: rows}, size, k - 1)[j]]
+                for one, other in ((i, j), (j, i)):
                     w = weight(one, (i, j))
-                    heard[one, chosen] += sign * w * apart
-                    listeners[one, chosen] += w
                     reduced += w < on[i, j]
+                    own = {theirs: c for c, theirs in names[one, other].items()}
+                    for row in chosen:
+                        at = row
+                        if row >= body and renamed(own):
+                            number, c = place[row]
+                            if c not in own:
+                                continue
+                            at = of_last[number][own[c]]
+                        heard[one, at] += w * (x[other, row] - x[one, at])
+                        listeners[one, at] += w
                 words.append(rows)
             words += [2] * (k <= introductions.rounds)
             sent |= {(*arc, k): (len(words), 8 * sum(words)) for arc in ((i, j), (j, i)) if words}
         introductions.new = set()
         if k <= introductions.rounds:
-            introductions.meet(on, lambda i, j: comparison_of((shards[i], shards[j]), sketch, h, "x_train")[0] >= 0.2)
-        theta = theta + (heard / listeners) @ C
-        averaged.append(np.where(listeners > 1, theta @ C.T, np.nan))
+            introductions.meet(on, lambda i, j, told=told: comparison_of(told[i], told[j], 0.2)[0] >= 0.2)
+        theta = theta + (heard / listeners) @ P
+        averaged.append(np.where(listeners > 1, theta @ P.T, np.nan))
     assert oracles.error(folder.thetas(ROUNDS), theta) < 1e-10
     assert (reduced > 0) == (changes in (SKEWED, SEEK))  # others' tasks are one, or too far apart
+    assert any(renamed(names[edge]) for edge in on) == (changes == RENAMED)
     found = folder.rows(f"SELECT node, neighbour FROM edge WHERE round = {ROUNDS} AND weight > 0")
     assert sorted(found) == sorted(oracles.both_directions(on))
-    assert 0 < len(history[0]) < len(edges) or changes == SKEWED
+    assert 0 < len(history[0]) < len(edges) or changes in (SKEWED, RENAMED)
     assert (history[-1] != history[0]) == (changes in (DRIFT, SEEK))  # all have one task then; others have met
     assert folder.sent() == sent
-    rows_used = theta @ C.T
+    rows_used = theta @ P.T
     for rows_then in averaged[-math.ceil(size / rows) :]:
         rows_used = np.where(np.isnan(rows_then), rows_used, rows_then)
-    theta = rows_used @ C
+    theta = rows_used @ P
     if changes != DRIFT:
-        counts = {i: class_counts(i, on, shards) for i in shards}
+        counts = {i: class_counts(i, on, shards, names) for i in shards}
         refitted = {i: most_probable(theta[i], shards[i], each) for i, each in counts.items() if differ(each)}
         assert (len(refitted) > 0) == (changes == SKEWED)
         metrics = folder.rows(f"SELECT test_metric FROM round WHERE round = {ROUNDS} ORDER BY node")
         used = dict(enumerate(theta)) | refitted
-        assert metrics == [(oracles.accuracy(used[i], shards[i]),) for i in sorted(shards)]
+        assert metrics == [(oracles.accuracy(used[i], shards[i], hidden),) for i in sorted(shards)]
 
 
 LOSSY = (

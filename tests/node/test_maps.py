@@ -188,15 +188,17 @@ def test_fast_lengths_add_up_and_have_no_large_prime_factor(size):
 
 
 @every_dtype
-@given(size=st.integers(1, 40), seed=st.integers(0, 1000))
-def test_all_rows_of_a_transform_in_blocks_and_its_inverse_are_its_matrix_and_the_transpose(dtype, size, seed):
-    lengths = fast_lengths(size)
-    maps = shared_transform(seed, {1: np.arange(size)}, lengths, dtype=np.dtype(dtype))
+@given(size=st.integers(1, 40), plain=st.integers(0, 40), seed=st.integers(0, 1000))
+def test_all_rows_of_a_transform_in_blocks_and_its_inverse_are_its_matrix_and_the_transpose(dtype, size, plain, seed):
+    plain = min(plain, size)
+    lengths = fast_lengths(size - plain)
+    maps = shared_transform(seed, {1: np.arange(size)}, lengths, plain=plain, dtype=np.dtype(dtype))
     near = partial(np.testing.assert_allclose, rtol=0, atol=50 * EPS[dtype])
     matrix, v = maps.matrix(slice(None)), np.random.default_rng(seed).normal(size=size).astype(dtype)
     near(maps.of(v), matrix @ v)
     near(maps.inverse(v.copy()), matrix.T @ v)
     near(maps.inverse(maps.of(v)), v)
+    np.testing.assert_array_equal(maps.of(v)[size - plain :], v[size - plain :])
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 16, 97, 128, 331, 1024, 34826])

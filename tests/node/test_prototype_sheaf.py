@@ -3,25 +3,26 @@
 import math
 import statistics
 from itertools import product
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sheafgossip.node.algorithms import prototype_sheaf as module
-from sheafgossip.node.algorithms.prototype_sheaf import End, compared, distance, spread
+from sheafgossip.node.algorithms.class_likeness import End, apart, compared, distance, sketched, spread
+from sheafgossip.node.algorithms.prototype_sheaf import rows_of
 
 numbers = st.floats(-3, 3).map(lambda number: round(number, 3))
 counts = arrays(np.int64, 3, elements=st.integers(0, 5))
 
 
-def told(samples):
-    """What a client tells that has these samples, {class: (n, h)} of 3 classes."""
+def told(samples, classes=3):
+    """What a client tells that has these samples, {class: (n, h)}."""
     h = next(iter(samples.values())).shape[1]
-    n = np.array([len(samples.get(c, ())) for c in range(3)])
-    a = np.array([samples[c].mean(axis=0) if n[c] else np.zeros(h) for c in range(3)])
-    apart = [((a[c] - a[n > 0].mean(axis=0)) ** 2).sum() if n[c] else 0.0 for c in range(3)]
+    n = np.array([len(samples.get(c, ())) for c in range(classes)])
+    a = np.array([samples[c].mean(axis=0) if n[c] else np.zeros(h) for c in range(classes)])
+    apart = [((a[c] - a[n > 0].mean(axis=0)) ** 2).sum() if n[c] else 0.0 for c in range(classes)]
     scatter = sum(((x - x.mean(axis=0)) ** 2).sum() for x in samples.values())
     return np.concatenate([a.ravel(), apart, n, [scatter]])
 
@@ -42,8 +43,8 @@ def test_distance_and_spread_are_those_of_the_true_means_on_average_over_all_sam
         for number, part in ((0, slice(0, 2)), (1, slice(2, 3))):
             samples = {c: centres[number, c] + noise.reshape(2, 3)[c, part, None] for c in range(2)}
             ends.append(End.of(told(samples), 3))
-        both, w = np.array([True, True, False]), np.array([0.5, 0.5])
-        D.append(distance(*ends, both, w, V)[0])
+        both, w = np.array([0, 1]), np.array([0.5, 0.5])
+        D.append(distance(apart(*ends, both, both, V), w)[0])
         end = ends[0]
         seen, K = (w * end.apart[both]).sum(), 2
         by_chance = (w * ((1 - 2 / K) / end.n[both] + (1 / end.n[both]).sum() / K**2)).sum()
@@ -64,11 +65,11 @@ def test_the_variance_around_prototypes_is_that_of_the_samples_on_average(centre
     assert statistics.mean(found) == pytest.approx(float(np.var(centre)), abs=1e-9)
 
 
-@given(apart=arrays(float, 3, elements=numbers), n=st.integers(1, 4))
-def test_the_standard_error_is_that_of_the_mean_over_classes(apart, n):
-    ends = [End(one[:, None], np.zeros(3), np.full(3, float(n)), 0.0) for one in (apart, np.zeros(3))]
-    D, se = distance(*ends, np.ones(3, bool), np.full(3, 1 / 3), 0.0)
-    assert (D, se) == pytest.approx((statistics.mean(apart**2), statistics.stdev(apart**2) / math.sqrt(3)), abs=1e-9)
+@given(gaps=arrays(float, 3, elements=numbers), n=st.integers(1, 4))
+def test_the_standard_error_is_that_of_the_mean_over_classes(gaps, n):
+    ends = [End(one[:, None], np.zeros(3), np.full(3, float(n)), 0.0) for one in (gaps, np.zeros(3))]
+    D, se = distance(apart(*ends, np.arange(3), np.arange(3), 0.0), np.full(3, 1 / 3))
+    assert (D, se) == pytest.approx((statistics.mean(gaps**2), statistics.stdev(gaps**2) / math.sqrt(3)), abs=1e-9)
 
 
 @given(v=arrays(float, 3, elements=numbers))
@@ -78,14 +79,14 @@ def test_over_all_signs_the_squared_length_of_a_sketch_is_that_of_the_vector_and
     assert statistics.pvariance(lengths) <= 2 * (v @ v) ** 2 + 1e-9
 
 
-def test_signs_are_as_drawn_for_the_class_whoever_draws_them():
-    def R(seed, label):
-        return module.sketched(np.eye(500), seed, label, 8)
+def test_signs_are_as_drawn_for_the_run_whoever_draws_them():
+    def R(seed):
+        return sketched(np.eye(500), seed, 8)
 
-    assert set(np.unique(R(3, 1))) == {-1 / math.sqrt(8), 1 / math.sqrt(8)}
-    assert abs(R(3, 1).mean()) < 4 / math.sqrt(8 * 500) / math.sqrt(8)
-    np.testing.assert_array_equal(R(3, 1), R(3, 1))
-    assert all((other != R(3, 1)).any() for other in (R(3, 2), R(4, 1)))
+    assert set(np.unique(R(3))) == {-1 / math.sqrt(8), 1 / math.sqrt(8)}
+    assert abs(R(3).mean()) < 4 / math.sqrt(8 * 500) / math.sqrt(8)
+    np.testing.assert_array_equal(R(3), R(3))
+    assert (R(4) != R(3)).any()
 
 
 @settings(max_examples=50)
@@ -96,10 +97,10 @@ def test_both_ends_find_the_same_number_to_the_last_bit(first, second, seed):
     for n in (first, second):
         samples = {c: rng.normal(size=(count, 2)) for c, count in enumerate(n) if count}
         ends.append((told(samples) if samples else np.zeros(3 * 4 + 1)).astype(np.float32))
-    found, beyond = compared(*ends, 3, 1.0)
-    assert (found, beyond) == compared(*ends[::-1], 3, 1.0)
+    found, beyond, _ = compared(*ends, 3, 1.0, 0.1)
+    assert (found, beyond) == compared(*ends[::-1], 3, 1.0, 0.1)[:2]
     several = [(n > 0).sum() > 1 for n in (first, second)]
-    if not ((first > 0) & (second > 0)).any() or not any(several):
+    if not any(several):
         assert (found, beyond) == (-math.inf, 0.0)
 
 
@@ -108,14 +109,15 @@ any_number = st.floats(width=32) | st.sampled_from([0, 1, -1, 3e38])
 
 @given(mine=arrays(np.float32, 13, elements=any_number), theirs=arrays(np.float32, 13, elements=any_number))
 def test_whatever_a_neighbour_tells_is_a_number_for_both_and_stops_nobody(mine, theirs):
-    found, beyond = compared(mine, theirs, 3, 1.0)
+    found, beyond, classes = compared(mine, theirs, 3, 1.0, 0.1)
     assert not math.isnan(found)
     assert beyond >= 0
-    assert (found, beyond) == compared(theirs, mine, 3, 1.0)
+    assert (found, beyond) == compared(theirs, mine, 3, 1.0, 0.1)[:2]
+    assert classes is None or (sorted(classes[classes >= 0]) == np.unique(classes[classes >= 0])).all()
 
 
-@pytest.mark.parametrize(("turned", "expected"), [(False, 1.0), (True, -1.0)])
-def test_one_task_is_alike_and_an_opposed_one_is_not(turned, expected):
+@pytest.mark.parametrize(("turned", "expected", "classes"), [(False, 1.0, None), (True, 1.0, [1, 0, -1])])
+def test_one_task_is_alike_and_an_opposed_one_under_other_names(turned, expected, classes):
     """Many samples of two classes; the other end has them the other way round, or not."""
     rng = np.random.default_rng(0)
     centres = np.array([[2.0, 0], [-2.0, 0]])
@@ -123,7 +125,71 @@ def test_one_task_is_alike_and_an_opposed_one_is_not(turned, expected):
     for flip in (False, turned):
         samples = {c: centres[1 - c if flip else c] + rng.normal(size=(4000, 2)) for c in range(2)}
         ends.append(told(samples))
-    assert compared(*ends, 3, 0.0)[0] == pytest.approx(expected, abs=0.05)
+    found = compared(*ends, 3, 0.0, 0.1)
+    assert found.likeness == pytest.approx(expected, abs=0.05)
+    assert (None if found.classes is None else found.classes.tolist()) == classes
+    if turned:  # where every likeness is enough
+        assert compared(*ends, 3, 0.0, -2.0).likeness == pytest.approx(-1.0, abs=0.05)
+
+
+@settings(max_examples=50)
+@given(names=st.permutations(range(5)), lacking=st.sets(st.integers(0, 4), max_size=1), seed=st.integers(0, 1000))
+def test_classes_are_found_under_other_names_and_both_ends_say_so(names, lacking, seed):
+    """Five classes far apart, of which the other end may lack one; where all names are the same they are not asked."""
+    rng = np.random.default_rng(seed)
+    centres = 5 * rng.normal(size=(5, 8))
+    mine = told({c: centres[c] + rng.normal(size=(6, 8)) for c in range(5)}, 5)
+    theirs = told({names[c]: centres[c] + rng.normal(size=(6, 8)) for c in range(5) if c not in lacking}, 5)
+    one, other = compared(mine, theirs, 5, 1.0, 0.3), compared(theirs, mine, 5, 1.0, 0.3)
+    assert one[:2] == other[:2]
+    same = sum(names[c] == c for c in range(5) if c not in lacking)
+    if same == 0:
+        assert one.likeness > 0.7
+        assert one.classes.tolist() == [-1 if c in lacking else names[c] for c in range(5)]
+        assert other.classes.tolist() == [-1 if names.index(c) in lacking else names.index(c) for c in range(5)]
+    if same == 5 - len(lacking):
+        assert one.classes is None
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5, 10])
+def test_tasks_that_have_nothing_to_do_with_each_other_are_hardly_ever_taken_for_one_under_other_names(classes):
+    """Four samples a class; classes lie as far apart as chance puts their prototypes. Of ten classes half are each
+    other's nearest all the same."""
+    rng, found = np.random.default_rng(classes), 0
+    for _ in range(300):
+        ends = []
+        for _ in range(2):
+            samples = {c: rng.normal(size=32) / 2 + rng.normal(size=(4, 32)) for c in range(classes)}
+            ends.append(told(samples, classes))
+        found += compared(*ends, classes, 1.0, 2.0).classes is not None
+    assert found <= 3
+
+
+@given(
+    outputs=st.integers(2, 5),
+    features=st.integers(1, 6),
+    body=st.integers(0, 10),
+    data=st.data(),
+)
+def test_all_rows_have_their_turn_and_those_of_a_class_go_where_the_other_end_has_it(outputs, features, body, data):
+    last = outputs * (features + 1)
+    model = Mock(outputs=outputs, features=features, last_size=last, size=body + last)
+    all_turns = np.arange(model.size)
+    rows = rows_of(all_turns, model)
+    assert sorted(rows) == all_turns.tolist()
+    assert rows[:body].tolist() == all_turns[:body].tolist()
+    mine = data.draw(st.sets(st.integers(0, outputs - 1), min_size=1))
+    theirs = data.draw(st.permutations(range(outputs)))[: len(mine)]
+    classes = np.full(outputs, -1)
+    classes[sorted(mine)] = theirs
+    weights = np.arange(outputs * features).reshape(outputs, features)  # of the last layer, by place
+    named = np.concatenate([weights, outputs * features + np.arange(outputs)[:, None]], axis=1) + body
+    for turn, row in zip(all_turns, rows_of(all_turns, model, classes), strict=True):
+        if turn < body:
+            assert row == turn
+            continue
+        ((c, number),) = np.argwhere(named == rows[turn])
+        assert row == (named[list(classes).index(c), number] if c in theirs else -1)
 
 
 def test_apart_beyond_chance_is_the_distance_in_units_of_what_two_draws_of_one_task_differ_by():
@@ -132,7 +198,7 @@ def test_apart_beyond_chance_is_the_distance_in_units_of_what_two_draws_of_one_t
     centres = 3 * rng.normal(size=(2, 1000))
     for shift in (0.0, 0.05):  # of each number: 2.5 in squares
         ends = [told({c: centres[c] + by + rng.normal(size=(4000, 1000)) for c in range(2)}) for by in (0.0, shift)]
-        assert compared(*ends, 3, 0.0)[1] == pytest.approx(shift**2 * 1000 / (2 * 1000 / 4000), abs=0.3)
+        assert compared(*ends, 3, 0.0, -9.0).beyond == pytest.approx(shift**2 * 1000 / (2 * 1000 / 4000), abs=0.3)
 
 
 @given(
