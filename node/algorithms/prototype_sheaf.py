@@ -164,7 +164,7 @@ class PrototypeSheaf(Algorithm):
             peers.skip_to(2)
             self._meet(client, peers, round(sum(alike.values())))
 
-    def _average(self, client: Client, x: Vector, theirs: Mapping[int, Rows], w: Mapping[int, float]) -> None:
+    def _average(self, client: Client, x: np.ndarray, theirs: Mapping[int, Rows], w: Mapping[int, float]) -> None:
         """x <- x - sum_j w_ij (x - x_j) / (1 + sum_j w_ij), of each row x over the edges that it came on."""
         state, pull, N = client.state, np.zeros(len(x)), np.ones(len(x))
         for j, (rows, x_j) in theirs.items():  # within an edge no row comes twice
@@ -196,7 +196,7 @@ class PrototypeSheaf(Algorithm):
             if found.classes is not None:
                 state.classes[j] = found.classes
 
-    def _compared(self, client: Client, mine: Vector, theirs: Vector) -> Compared:
+    def _compared(self, client: Client, mine: np.ndarray, theirs: np.ndarray) -> Compared:
         return compared(mine, theirs, client.model.outputs, self.sure, self.threshold)
 
     def _meet(self, client: Client, peers: Peers, alike: int) -> None:
