@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-asynchronous \
 	bench-adversaries bench-alike bench-board bench-claims bench-codecs bench-collaboration bench-digits \
-	bench-drift bench-efficiency bench-exchange bench-groups bench-images bench-maps bench-measuring bench-memory bench-own bench-peers \
+	bench-drift bench-efficiency bench-exchange bench-groups bench-images bench-maps bench-measuring bench-memory bench-nearest bench-own bench-peers \
 	bench-placement bench-planner bench-privacy bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
 	bench-selective-others bench-stragglers bench-table4 bench-tasks bench-tune bench-twin \
 	bench-watching docs gallery pictures site sizing clean
@@ -173,6 +173,9 @@ bench-tasks: setup  ## Tune 21 methods alike on three more problems: no groups, 
 	$(BIN)/sheafgossip board $(addprefix --problem ,angles alone unequal) $(addprefix --method ,$(TASK_METHODS)) \
 		--trials 10 --seeds 5 --jobs 2 --out build/tasks
 	cp build/tasks/board.md benchmarks/results/tasks.md
+
+bench-nearest: setup  ## Prototype sheaf and its nearest rivals on 14 problems, tuned on three splits, with ten seeds (1 hour).
+	$(BIN)/python benchmarks/nearest.py
 
 bench-images: setup  ## The nearest rivals on pictures, tuned alike (MNIST=FOLDER FASHION=FOLDER CIFAR=FILE.npz, or some of them; 2 hours).
 	$(BIN)/python benchmarks/images.py $(if $(MNIST),--mnist $(MNIST)) $(if $(FASHION),--fashion $(FASHION)) $(if $(CIFAR),--cifar $(CIFAR))
