@@ -55,7 +55,7 @@ Rows = tuple[np.ndarray, np.ndarray]  # which ones, and their values
 class PrototypeSheaf(Algorithm):
     name: Literal["prototype-sheaf"] = "prototype-sheaf"
     gamma: Annotated[Positive, Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma d))."] = 0.2
-    threshold: Annotated[float, Ge(0), Le(1)] = 0.3
+    threshold: Annotated[float, Ge(0), Le(1)] = 0.1
     """An edge is on where its likeness, 1 - D/(S_i + S_j) less what may be chance, is at least this: about 1 of one
     task, 0 of two without anything in common. Where the same names come to less, classes are compared by their looks,
     and an edge is on where most of them are alike so: names may be exchanged."""
