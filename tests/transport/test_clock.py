@@ -108,6 +108,7 @@ def test_sending_what_was_not_announced_raises_value_error_and_sends_nothing(net
 
 def test_silent_neighbours_are_named_with_the_round_and_waiting_for_them_is_wall_time_without_cpu_time(network):
     client, [first, _, _] = network.client_of_puppets(3)
+    began = time.monotonic()
     client.endpoint.stopwatch = watch = Stopwatch("maps")
     peers = client.peers({j: Channel((1,), (1,)) for j in range(3)}, timeout=0.3)
     peers.next_round()
@@ -115,11 +116,13 @@ def test_silent_neighbours_are_named_with_the_round_and_waiting_for_them_is_wall
     start = time.monotonic()
     with pytest.raises(NeighbourTimeout, match=r"client 1, 2 sent nothing for 0\.3 s in round 2"):
         peers.receive()
-    assert 0.299 <= time.monotonic() - start < 5
-    spent = watch.read()
-    assert spent["waiting"] == (0, pytest.approx(0.3, rel=0.2))
+    asked = time.monotonic() - start
+    spent, in_all = watch.read(), time.monotonic() - began
+    assert 0.299 <= asked < 5
+    assert spent["waiting"].cpu_s == 0
+    assert 0.25 <= spent["waiting"].elapsed_s <= asked
     assert spent["exchange"].cpu_s < 0.03  # blocked in the kernel, not turning in circles
-    assert spent["exchange"].elapsed_s < 0.15
+    assert spent["exchange"].elapsed_s <= in_all - spent["waiting"].elapsed_s
 
 
 def schedule(neighbours=(1,), rounds=ROUNDS, **changed) -> Schedule:
