@@ -172,16 +172,17 @@ class TransformStart:
         self.size, self.dtype = sum(blocks) + plain, dtype
         ends = np.cumsum(blocks).tolist()
         self._blocks = tuple(map(slice, [0, *ends], ends))
-        signed = np.append(1.0 - 2.0 * signs.integers(0, 2, sum(blocks)), np.ones(plain))
-        self._scaled_signs = (scale * signed).astype(dtype)
+        self._scaled_signs = np.full(self.size, scale, dtype)
+        self._scaled_signs[: sum(blocks)] *= 1 - 2 * signs.integers(0, 2, sum(blocks))
         self._scale = scale
         self.choose(rows)
         self.state_bytes = self._scaled_signs.nbytes + self._rows.nbytes
         # As FFTs of real numbers are rated by convention, whatever the code does: 5/2 d log2 d
-        self.product_flops = round(2.5 * self.size * math.log2(self.size))
+        transformed = sum(blocks)
+        self.product_flops = round(2.5 * transformed * math.log2(max(1, transformed)))
         # A length is transformed prime factor by prime factor, or, where one of them is large, by two convolutions
-        transform = min(0.2 * _sum_of_prime_factors(self.size), 4 * math.log2(self.size + 1))
-        self.cost_ns = 30_000 + 2 * (10 + transform) * self.size + 20 * self.stacking.height
+        transform = min(0.2 * _sum_of_prime_factors(transformed), 4 * math.log2(transformed + 1))
+        self.cost_ns = 30_000 + 2 * (10 * self.size + transform * transformed) + 20 * self.stacking.height
 
     def choose(self, rows: Vectors) -> None:
         self._rows = np.concatenate([np.zeros(0, np.int32), *rows.values()]).astype(np.int32)

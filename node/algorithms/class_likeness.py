@@ -128,8 +128,8 @@ def _by_looks(i: End, j: End, V: float, sure: float) -> Compared | None:
     mine, theirs = np.flatnonzero(i.n > 0), np.flatnonzero(j.n > 0)
     if min(len(mine), len(theirs)) < 2:
         return None
-    all_pairs = np.repeat(mine, len(theirs)), np.tile(theirs, len(mine))
-    D = apart(i, j, *all_pairs, V).reshape(len(mine), len(theirs))
+    squares = [np.square(i.sketches[c] - j.sketches[theirs]).sum(axis=1) for c in mine]
+    D = np.array(squares) - V * (1 / i.n[mine][:, None] + 1 / j.n[theirs])  # tells which are near, and no more
     nearest, back = D.argmin(axis=1), D.argmin(axis=0)
     there = np.flatnonzero(back[nearest] == np.arange(len(mine)))
     own, other = mine[there], theirs[nearest[there]]
@@ -137,12 +137,11 @@ def _by_looks(i: End, j: End, V: float, sure: float) -> Compared | None:
     likeness = min(1.0, likeness) * len(own) / min(len(mine), len(theirs))
     if not likeness >= _LEAST_MATCHED:  # or it is no number
         return None
-    margins = []
-    for c, k in zip(there, nearest[there], strict=True):
-        by_chance = V * (1 / i.n[mine[c]] + 1 / j.n[theirs[k]])
-        next_nearest = np.delete(D[c], k).min(), np.delete(D[:, k], c).min()
-        margins += [(further - D[c, k]) / by_chance if by_chance > 0 else math.inf for further in next_nearest]
-    if not math.fsum(margins) >= len(margins):
+    D[there, nearest[there]] = math.inf
+    further = apart(i, j, own, theirs[D[there].argmin(axis=1)], V)
+    further_back = apart(i, j, mine[D[:, nearest[there]].argmin(axis=0)], other, V)
+    gaps = (further + further_back - 2 * apart(i, j, own, other, V)) / (1 / i.n[own] + 1 / j.n[other])
+    if not math.fsum(gaps.tolist()) >= 2 * V * len(gaps):
         return None
     classes = np.full(len(i.n), -1)
     classes[own] = other

@@ -150,14 +150,16 @@ class PrototypeSheaf(Algorithm):
         lengths = {j: state._lengths[j] for j in w}
         turns = rows_in_turn(client.seed, client.node, lengths, theta.size, peers.round - 1)
         state._rows |= {j: rows_of(turn, client.model) for j, turn in turns.items()}
-        state.maps.start.choose(state._rows)
-        x = state.maps.start.of(theta)  # P theta, all rows
+        P = state.maps.start
+        P.choose(state._rows)
+        x = P.of(theta)  # all rows
         heard = peers.exchange({j: x[state._rows[j]] for j in w}, quiet=neighbours - w.keys())
         theirs = {j: (state._rows[j], x_j) for j, x_j in heard.items() if j in w}
         for j in theirs.keys() & state.classes.keys():
             rows = rows_of(turns[j], client.model, state.classes[j])
             theirs[j] = rows[rows >= 0], heard[j][rows >= 0]
         self._average(client, x, theirs, w)
+        state.maps.flops += (1 + bool(theirs)) * P.product_flops
         client.report.disagreements = {j: norm(x[rows] - x_j) for j, (rows, x_j) in theirs.items()}
         client.report.weights = {j: w[j] if j in theirs else 0.0 for j in places(state.met)}
         if self.seek:

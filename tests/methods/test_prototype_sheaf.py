@@ -262,6 +262,12 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
     assert 0 < len(history[0]) < len(edges) or changes in (SKEWED, RENAMED)
     assert (history[-1] != history[0]) == (changes in (DRIFT, SEEK))  # all have one task then; others have met
     assert folder.sent() == sent
+    transform = round(2.5 * body * math.log2(max(1, body)))  # there, and back where somebody was heard
+    flops = folder.rows(
+        "SELECT sum(flops) FROM work_total WHERE part = 'maps' AND node >= 0 GROUP BY node ORDER BY node"
+    )
+    listened = [sum(any(i in edge for edge in then) for then in history) for i in range(len(theta))]
+    assert flops == [((ROUNDS + rounds) * transform,) for rounds in listened]
     rows_used = theta @ P.T
     for rows_then in averaged[-math.ceil(size / rows) :]:
         rows_used = np.where(np.isnan(rows_then), rows_used, rows_then)
