@@ -58,7 +58,7 @@ class Claim(AbstractContextManager["Claim"]):
     def clear(self) -> None:
         """Removes what runs write, and folders that are empty then."""
         for path in own_files(self.folder):
-            path.unlink()
+            path.unlink(missing_ok=True)  # SQLite removes its own when whoever read last ends
         several = [*_entries(self.folder / "state"), *_entries(self.folder / "vectors")]
         rounds = (path for path in several if path.name.startswith("round-"))
         remove_empty(*rounds, *(self.folder / room for room in _ROOMS))
@@ -91,7 +91,7 @@ def remove_empty(*folders: Path) -> None:
 def own_files(folder: Path) -> list[Path]:
     """What runs have written in the folder; other files, links, and what lies behind links, are nobody's here."""
     named = [path for path in _below(folder) if _OWN.fullmatch(path.relative_to(folder).as_posix())]
-    return [path for path in named if stat.S_ISREG(path.lstat().st_mode)]
+    return [path for path in named if stat.S_ISREG(_mode(path) or 0)]
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -105,9 +105,7 @@ def require_plain(folder: Path) -> None:
     """Raises RunFolderError where a path that a run writes to leads elsewhere, or is neither file nor folder."""
     for path in _below(folder):
         name = path.relative_to(folder).as_posix()
-        try:
-            kind = path.lstat().st_mode
-        except FileNotFoundError:  # a run that goes on has given it another name meanwhile
+        if (kind := _mode(path)) is None:
             continue
         if stat.S_ISLNK(kind):
             wrong = "a symbolic link"
@@ -118,6 +116,14 @@ def require_plain(folder: Path) -> None:
         else:
             continue
         raise RunFolderError(f"{folder}: {name} is {wrong}; a run has files and folders of its own there")
+
+
+def _mode(path: Path) -> int | None:
+    """None where it is gone: a run that goes on gives its files other names, and SQLite removes its own in the end."""
+    try:
+        return path.lstat().st_mode
+    except FileNotFoundError:
+        return None
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -56,11 +56,20 @@ def test_clearing_a_folder_leaves_what_this_program_did_not_write_and_follows_no
     assert document.read_text() == "irreplaceable"
 
 
-def test_a_file_that_a_run_renames_meanwhile_is_no_obstacle(run_folder, monkeypatch):
+def test_a_file_that_a_run_renames_or_sqlite_removes_meanwhile_is_no_obstacle(run_folder, monkeypatch):
     listed = list(folder._below(run_folder))
+    gone = {f"{ROUND}/node-0002.part", "run.sqlite-wal"}
     (run_folder / ROUND / "node-0002.part").rename(run_folder / ROUND / "node-0002.safetensors")
+    (run_folder / "run.sqlite-wal").unlink()
     monkeypatch.setattr(folder, "_below", lambda of: listed)
     require_plain(run_folder)
+    assert below(run_folder, own_files(run_folder)) == (OWN | UNFINISHED) - gone
+    with Claim(run_folder, RunFolderError()) as claim:
+        looked_at = own_files(run_folder)
+        (run_folder / "run.sqlite").unlink()
+        monkeypatch.setattr(folder, "own_files", lambda of: looked_at)
+        claim.clear()
+    assert not (run_folder / "config.toml").exists()
 
 
 @pytest.mark.parametrize(
