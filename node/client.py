@@ -11,6 +11,7 @@ from ..topology.randomness import generator
 from ..transport.stopwatch import Stopwatch
 from .assignment import Assignment, Neighbour, Period
 from .model.architecture import Architecture, Block
+from .model.moments import ClassMoments, Sketch
 from .model.pull import Anchors, OfSamples
 
 if TYPE_CHECKING:  # the launcher knows algorithms, not what clients learn with
@@ -190,13 +191,14 @@ class Client:
 
     def class_features(self) -> np.ndarray:
         """Returns the means (classes, features) of what the last layer sees of the training samples of each class."""
-        return self.class_moments(self.theta)[0].astype(self.theta.dtype)
+        return self.class_moments(self.theta, lambda z: z[:, :0]).means.astype(self.theta.dtype)
 
-    def class_moments(self, theta: np.ndarray) -> tuple[np.ndarray, float]:
-        """Returns what ``class_features`` does, in a model theta (d,) and in double precision, and the sum of the
-        squared distances of samples from the mean of their class; as ``loss_of``."""
+    def class_moments(self, theta: np.ndarray | None, sketch: Sketch) -> ClassMoments:
+        """Returns how the training samples of each class lie, of what the last layer sees of them in a model theta
+        (d,), as ``loss_of``, or of the h numbers of an input where it is None. ``sketch`` makes of rows (n, h) short
+        ones (n, k), linearly."""
         with self._stopwatch.during("gradient"):
-            return self._learner.class_moments(theta)
+            return self._learner.class_moments(theta, sketch)
 
     def class_counts(self) -> np.ndarray:
         """Returns how many training samples it has of each class, (classes,)."""

@@ -1,7 +1,7 @@
 """Prototype sheaf: clients average with those whose classes look alike. Ours; docs/prototype-sheaf.md derives it.
 
 All clients start from one theta^0. Once, before they average, both ends of an edge learn from what their classes look
-like to it (class_likeness.py) their likeness L_ij and D, how far apart their tasks are, over the classes that both
+like (class_likeness.py) their likeness L_ij and D, how far apart their tasks are, over the classes that both
 have, or, where names of classes agree on nothing, over those that look alike. An edge is on where L_ij is at least
 ``threshold``. Chance puts prototypes of one task E_ij apart, on average. Those that are surely further apart, m of
 client i's neighbours, have part in the mean with smaller weights. In each round
@@ -55,13 +55,16 @@ Rows = tuple[np.ndarray, np.ndarray]  # which ones, and their values
 class PrototypeSheaf(Algorithm):
     name: Literal["prototype-sheaf"] = "prototype-sheaf"
     gamma: Annotated[Positive, Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma d))."] = 0.2
-    threshold: Annotated[float, Ge(0), Le(1)] = 0.1
+    threshold: Annotated[float, Ge(0), Le(1)] = 0.15
     """An edge is on where its likeness, 1 - D/(S_i + S_j) less what may be chance, is at least this: about 1 of one
     task, 0 of two without anything in common. Where the same names come to less, classes are compared by their looks,
     and an edge is on where most of them are alike so: names may be exchanged."""
     sure: NotNegative = 1.0
     """Standard errors of D that are put down to chance: against the neighbour where an edge may be on, in its favour
     where its weight may be less than 1."""
+    compare: Literal["inputs", "features"] = "inputs"
+    """Of what clients compare each class's mean: of inputs, or of what theta^0's last layer sees of them, as where
+    inputs are the numbers of words, or theta^0 is a trained model."""
     sketch: Annotated[Count, "How many numbers travel of each class's prototype, at most all of its h."] = 64
     compare_every: Annotated[Index, "Neighbours compare anew every so many rounds, as tasks may change; 0: once."] = 0
     refit: NotNegative = 1.0
@@ -85,7 +88,7 @@ class PrototypeSheaf(Algorithm):
         )
 
     def messages(self, edge: Edge) -> list[Vector]:
-        about = length_of(edge.model, self.sketch)
+        about = length_of(edge.model, self.compare, self.sketch)
         words = [Vector(about, exact=about), Vector(shared_size(self.gamma, edge.d_i, edge.d_j))]
         return [*words, Vector(2, exact=2)] if self.seek else words
 
@@ -95,14 +98,14 @@ class PrototypeSheaf(Algorithm):
             why = "compares what classes look like, and data.task is 'regression'"
             raise SettingsError(key, f"{why}; use algorithm.name = 'selective-sheaf'")
         if not run.same_start:
-            raise SettingsError("model.same_start", f"= false: {key} compares what one theta^0 sees; set it to true")
+            raise SettingsError("model.same_start", f"= false: {key} averages models that begin as one; set it to true")
         for model in run.models:
             if (model.features, model.outputs) != (first.features, first.outputs):
                 sizes = " and ".join(f"{each.features} to {each.outputs}" for each in (first, model))
                 raise SettingsError(key, f"needs last layers of one size, and there are {sizes}")
 
     def work(self, own: Assignment, round: int) -> Work:
-        return Work(full_passes=self.compares(round))
+        return Work(full_passes=self.compare == "features" and self.compares(round))
 
     def compares(self, round: int) -> bool:
         return round == 1 or (bool(self.compare_every) and (round - 1) % self.compare_every == 0)
@@ -120,7 +123,7 @@ class PrototypeSheaf(Algorithm):
         rows = {j: rows_of(turn, client.model) for j, turn in turns.items()}
         return State(
             maps=StoredMaps(transform_of(client.seed, rows, client.model, dtype)),
-            prototypes=np.full(length_of(client.model, self.sketch), np.nan, dtype),
+            prototypes=np.full(length_of(client.model, self.compare, self.sketch), np.nan, dtype),
             theirs={},
             likeness=np.full(client.clients, np.nan),
             beyond=np.zeros(client.clients),
@@ -132,7 +135,7 @@ class PrototypeSheaf(Algorithm):
             seeks=np.ones(client.clients, bool),  # until they say that they do not
             introduced=np.zeros((0, 2), np.int64),
             _degree=int(met.sum()),
-            _theta0=client.theta.copy(),
+            _theta0=client.theta.copy() if self.compare == "features" else None,
             _lengths=lengths,
             _rows=rows,
             _pairs={},
@@ -253,7 +256,7 @@ class PrototypeSheaf(Algorithm):
     def cost(self, own: Assignment) -> Cost:
         d_i = own.architecture.size
         rows = sum(shared_size(self.gamma, d_i, peer.parameters) for peer in own.neighbours)
-        told = length_of(own.architecture, self.sketch) * (1 + len(own.neighbours))
+        told = length_of(own.architecture, self.compare, self.sketch) * (1 + len(own.neighbours))
         return Cost((OF_A_TRANSFORM + 3) * d_i + 2 * rows + told)
 
 

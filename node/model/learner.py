@@ -14,6 +14,7 @@ from ..assignment import Assignment
 from ..settings import OptimizerSettings
 from .architecture import Given
 from .dense import DenseModel
+from .moments import ClassMoments, Sketch, moments_of
 from .optimizer import Adam
 from .poison import ON_DATA, poisoned, with_trigger
 from .pull import Anchors, OfSamples
@@ -227,19 +228,17 @@ class Learner:
         shape = self._assignment.architecture.input_shape
         return np.asarray(self._x_train).reshape(-1, *shape), np.asarray(self._y_train)
 
-    def class_moments(self, theta: np.ndarray) -> tuple[np.ndarray, float]:
-        """As ``Client.class_moments`` says; 0 for classes without samples."""
-        model, y = self._assignment.architecture, np.asarray(self._y_train)
-        sums, squares = np.zeros((model.outputs, model.features)), 0.0
+    def class_moments(self, theta: np.ndarray | None, sketch: Sketch) -> ClassMoments:
+        """As ``Client.class_moments`` says."""
+        model, x, y = self._assignment.architecture, self._x_train, np.asarray(self._y_train)
+        slices = _slices(self.train_samples, self._chunk)
+        if theta is None:
+            h = math.prod(model.input_shape)
+            return moments_of((np.asarray(x[part]).reshape(-1, h) for part in slices), y, model.outputs, h, sketch)
         self.evaluated_samples += self.train_samples
         with self._as(theta):
-            for part in _slices(self.train_samples, self._chunk):
-                features = self._model.features(self._x_train[part])
-                np.add.at(sums, y[part], features)
-                squares += float(np.square(features, dtype=np.float64).sum())
-        counts = np.bincount(y, minlength=model.outputs).clip(min=1)
-        means = sums / counts[:, None]
-        return means, max(0.0, squares - float((counts[:, None] * means**2).sum()))
+            features = (self._model.features(x[part]) for part in slices)
+            return moments_of(features, y, model.outputs, model.features, sketch)
 
     @contextmanager
     def _as(self, theta: np.ndarray | None) -> Iterator[None]:

@@ -67,7 +67,13 @@ _METHODS: dict[str, Tree] = {  # those with settings; of several values one is d
     "fused": _MAPS | {"exchange": "fused"},
     "rotating": {"name": "sheaf-fmtl", "gamma": 0.2, "start": "shared", "eta": 0.0, "lam": 0.05, "rotate_every": 3},
     "selective-sheaf": {"gamma": 0.2},
-    "prototype-sheaf": {"gamma": 0.2, "sketch": (8, 200), "compare_every": (0, 3), "seek": (0, 4)},
+    "prototype-sheaf": {
+        "gamma": 0.2,
+        "compare": ("inputs", "features"),
+        "sketch": (8, 200),
+        "compare_every": (0, 3),
+        "seek": (0, 4),
+    },
     "seeking": {"name": "selective-sheaf", "gamma": 0.2, "seek": True, "probe_every": 2},
 }
 _OFTEN = (*("d-psgd", "dfedu", "sheaf-fmtl", "fixed") * 3, "fedavg")  # those that tolerate most

@@ -89,7 +89,8 @@ def vectors(config: dict[str, Any], *, down: bool = False, classes: int = 0) -> 
             norms = {"whole": 1, "head": 2}[algorithm["blocks"]]
             return [(_rows(config) + norms, norms), *[(2, 2)] * algorithm["seek"]]
         case "prototype-sheaf":
-            about = head[1] * (min(algorithm["sketch"], of_class) + 2) + 1
+            compared = of_class if algorithm["compare"] == "features" else config["data"]["synthetic"]["dimensions"]
+            about = head[1] * (min(algorithm["sketch"], compared) + 2) + 2
             return [(about, about), (_rows(config), 0), *[(2, 2)] * (algorithm["seek"] > 0)]
         case "sheaf-fmtl":
             shared = _rows(config)

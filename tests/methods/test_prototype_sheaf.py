@@ -40,11 +40,12 @@ RENAMED = (
     "model.kind=mlp",
     "model.hidden=[12]",
 )
+FEATURES = ("algorithm.compare=features", "model.kind=mlp", "model.hidden=[12]")
 DRIFT = ("algorithm.compare_every=4", "data.drift.at_round=6", "data.drift.rotations=[90, 90]")
 
 
 class Prototypes:
-    """What a client's samples look like to the model that all start from, class by class, in dicts."""
+    """What a client's samples look like, or what theta^0 sees of them, class by class, in dicts."""
 
     def __init__(self, z, y, sketch):
         present, h = [int(c) for c in np.unique(y)], z.shape[1]
@@ -55,12 +56,18 @@ class Prototypes:
         self.scatter = sum(((z[y == c] - mean) ** 2).sum() for c, mean in means.items())
         R = np.eye(h) if sketch >= h else sketched(np.eye(h), SEED, sketch).T
         self.a = {c: R @ mean for c, mean in means.items()}
+        self.f = len(y) - len(present)
+        S = sum(np.cov(R @ z[y == c].T, ddof=0) * self.n[c] for c in present) / self.f
+        square = np.trace(S) ** 2
+        f, unbiased = self.f, np.trace(S @ S) - square / self.f
+        self.T = np.clip(unbiased * f**2 / ((f + 2) * (f - 1)), square / len(S), square)
 
 
 def comparison_of(i, j, threshold, sure=1.0):
     """The likeness, how far apart beyond chance, and {class: its name at j} of those that are compared, written out."""
     ends = i, j
-    V = sum(end.scatter for end in ends) / sum(sum(end.n.values()) - len(end.n) for end in ends)
+    V = sum(end.scatter for end in ends) / sum(end.f for end in ends)
+    T = sum(end.f * end.T for end in ends) / sum(end.f for end in ends)
 
     def by_chance(c, k):
         return V * (1 / i.n[c] + 1 / j.n[k])
@@ -73,9 +80,9 @@ def comparison_of(i, j, threshold, sure=1.0):
             return -np.inf, 0.0
         w = np.array([1 / (1 / i.n[c] + 1 / j.n[k]) for c, k in pairs.items()])
         w /= w.sum()
-        D_c, C = [D(c, k) for c, k in pairs.items()], len(pairs)
-        mean = w @ D_c
-        se = np.sqrt(C / (C - 1) * ((w * (D_c - mean)) ** 2).sum()) if C > 1 else abs(mean)
+        mean = w @ [D(c, k) for c, k in pairs.items()]
+        v = np.array([1 / i.n[c] + 1 / j.n[k] for c, k in pairs.items()])
+        se = np.sqrt((w**2 * (2 * T * v**2 + 4 * max(0, mean) * T / V * v)).sum())
         S = []
         for end, those in ((i, pairs.keys()), (j, pairs.values())):
             K = len(end.n)
@@ -180,17 +187,18 @@ class Introductions:
         (DRIFT, 64, (1, 5, 9)),
         (SEEK, 64, (1,)),
         (RENAMED, 64, (1,)),
+        (FEATURES, 64, (1,)),
     ],
-    ids=["rotated", "sketched", "skewed", "drift", "seek", "renamed"],
+    ids=["rotated", "sketched", "skewed", "drift", "seek", "renamed", "features"],
 )
 def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the_same_bytes(
     run, changes, sketch, compares
 ):
-    folder, hidden = run(CONFIG, *changes), (12,) if changes == RENAMED else ()
+    folder, hidden = run(CONFIG, *changes), (12,) if changes in (RENAMED, FEATURES) else ()
     theta, shards = folder.thetas(0), folder.shards()
     edges = sorted((i, j) for i, j, k in folder.sent() if k == 1 and i < j)  # with seek all are connected
     size, h = theta.shape[1], (hidden or (64,))[-1]
-    rows, about = int(GAMMA * size), 10 * (min(sketch, h) + 2) + 1
+    rows, about = int(GAMMA * size), 10 * (min(sketch, h if changes == FEATURES else 64) + 2) + 2
     body = size - 10 * (h + 1)
     random = 1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, body)
     P = block_diag(*(cosine_rows(np.arange(length), length) for length in fast_lengths(body)), np.eye(size - body))
@@ -205,12 +213,10 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
         edges, new = introductions.edges, set(introductions.edges if k in compares else introductions.new)
         if k in compares:
             alike, names = {}, {}
-            told = {
-                i: Prototypes(
-                    oracles.features_of(theta_0[i], shard[part], hidden)[-1][:, :-1], shard["y_train"], sketch
-                )
-                for i, shard in shards.items()
-            }
+            seen = {i: shard[part].reshape(-1, 64).astype(float) for i, shard in shards.items()}
+            if changes == FEATURES:
+                seen = {i: oracles.features_of(theta_0[i], x, hidden)[-1][:, :-1] for i, x in seen.items()}
+            told = {i: Prototypes(z, shards[i]["y_train"], sketch) for i, z in seen.items()}
         for i, j in new:
             *alike[i, j], names[i, j] = comparison_of(told[i], told[j], 0.2)
             names[j, i] = {k: c for c, k in names[i, j].items()}
@@ -255,7 +261,7 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
         theta = theta + (heard / listeners) @ P
         averaged.append(np.where(listeners > 1, theta @ P.T, np.nan))
     assert oracles.error(folder.thetas(ROUNDS), theta) < 1e-10
-    assert (reduced > 0) == (changes in (SKEWED, SEEK))  # others' tasks are one, or too far apart
+    assert (reduced > 0) == (changes in (SKEWED, SEEK, RENAMED))  # others' tasks are one, or too far apart
     assert any(renamed(names[edge]) for edge in on) == (changes == RENAMED)
     found = folder.rows(f"SELECT node, neighbour FROM edge WHERE round = {ROUNDS} AND weight > 0")
     assert sorted(found) == sorted(oracles.both_directions(on))
@@ -297,14 +303,14 @@ def test_where_messages_are_lost_they_are_told_again_until_both_ends_know(run):
     assert sorted(calm.rows(told)) == sorted(lossy.rows(pulls))
     again = run(CONFIG, *LOSSY)
     np.testing.assert_array_equal(again.thetas(30), lossy.thetas(30))
-    size = 4 * (10 * 66 + 1)
+    size = 4 * (10 * 66 + 2)
     assert lossy.rows(f"SELECT count(*) FROM traffic WHERE round > 20 AND payload_bytes >= {size}") == [(0,)]
 
 
 @pytest.mark.parametrize(
     ("changes", "refused"),
     [
-        (("model.same_start=false",), "model.same_start: = false: algorithm.name = 'prototype-sheaf' compares"),
+        (("model.same_start=false",), "model.same_start: = false: algorithm.name = 'prototype-sheaf' averages"),
         (
             ("data.rotations=[0]", "data.dataset=synthetic", "data.task=regression", "model.kind=linear"),
             "use algorithm.name = 'selective-sheaf'",

@@ -121,7 +121,11 @@ SETTINGS = {  # and with these, the exact numbers at the end of each vector, and
     "ifca": [({}, (1,), "digits")],
     "dispfl": [({}, (18,), "digits")],
     "divshare": [({}, (1,), "digits")],
-    "prototype-sheaf": [({}, (381,), "digits"), ({"sketch": 3, "seek": 1}, (51, 2), "digits")],
+    "prototype-sheaf": [
+        ({}, (662,), "digits"),
+        ({"compare": "features"}, (382,), "digits"),
+        ({"sketch": 3, "seek": 1}, (52, 2), "digits"),
+    ],
     "selective-sheaf": [({}, (1,), "digits"), ({"blocks": "head"}, (2,), "digits"), ({"seek": True}, (1, 2), "digits")],
 }
 

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sheafgossip.node.algorithms.class_likeness import End, apart, compared, distance, sketched, spread
+from sheafgossip.node.algorithms.class_likeness import (
+    Chance,
+    End,
+    apart,
+    compared,
+    distance,
+    sketched,
+    spread,
+    squared_covariance,
+)
 from sheafgossip.node.algorithms.prototype_sheaf import rows_of
 
 numbers = st.floats(-3, 3).map(lambda number: round(number, 3))
@@ -23,8 +32,9 @@ def told(samples, classes=3):
     n = np.array([len(samples.get(c, ())) for c in range(classes)])
     a = np.array([samples[c].mean(axis=0) if n[c] else np.zeros(h) for c in range(classes)])
     apart = [((a[c] - a[n > 0].mean(axis=0)) ** 2).sum() if n[c] else 0.0 for c in range(classes)]
-    scatter = sum(((x - x.mean(axis=0)) ** 2).sum() for x in samples.values())
-    return np.concatenate([a.ravel(), apart, n, [scatter]])
+    off = np.concatenate([x - x.mean(axis=0) for x in samples.values()])
+    T = squared_covariance(off.T @ off, len(off) - len(samples))
+    return np.concatenate([a.ravel(), apart, n, [(off**2).sum(), T]])
 
 
 @given(
@@ -44,7 +54,7 @@ def test_distance_and_spread_are_those_of_the_true_means_on_average_over_all_sam
             samples = {c: centres[number, c] + noise.reshape(2, 3)[c, part, None] for c in range(2)}
             ends.append(End.of(told(samples), 3))
         both, w = np.array([0, 1]), np.array([0.5, 0.5])
-        D.append(distance(apart(*ends, both, both, V), w)[0])
+        D.append(distance(apart(*ends, both, both, V), w, np.full(2, 1.5), Chance(V, V**2))[0])
         end = ends[0]
         seen, K = (w * end.apart[both]).sum(), 2
         by_chance = (w * ((1 - 2 / K) / end.n[both] + (1 / end.n[both]).sum() / K**2)).sum()
@@ -65,11 +75,39 @@ def test_the_variance_around_prototypes_is_that_of_the_samples_on_average(centre
     assert statistics.mean(found) == pytest.approx(float(np.var(centre)), abs=1e-9)
 
 
-@given(gaps=arrays(float, 3, elements=numbers), n=st.integers(1, 4))
-def test_the_standard_error_is_that_of_the_mean_over_classes(gaps, n):
-    ends = [End(one[:, None], np.zeros(3), np.full(3, float(n)), 0.0) for one in (gaps, np.zeros(3))]
-    D, se = distance(apart(*ends, np.arange(3), np.arange(3), 0.0), np.full(3, 1 / 3))
-    assert (D, se) == pytest.approx((statistics.mean(gaps**2), statistics.stdev(gaps**2) / math.sqrt(3)), abs=1e-9)
+@given(
+    sigma=st.sampled_from([0.5, 1.0, 2.0]),
+    n=arrays(np.int64, 2, elements=st.integers(1, 5)),
+    angles=arrays(float, 2, elements=numbers),
+    length=st.sampled_from([0.0, 0.3, 2.0]),
+)
+def test_the_standard_error_is_that_of_normal_samples(sigma, n, angles, length):
+    """Two classes whose true means lie ``length`` apart at the two ends, in any direction: integrals over all errors of
+    prototypes, exact for polynomials."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(5)
+    weights = weights / weights.sum()
+    w, v = np.array([0.3, 0.7]), 1 / n + 1 / 3
+    mu = length * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    drawn = (mu[:, :, None] + sigma * np.sqrt(v)[:, None, None] * nodes) ** 2  # (classes, numbers, nodes)
+    means = drawn @ weights
+    variance = (w**2 * (drawn**2 @ weights - means**2).sum(axis=1)).sum()
+    V, T = 2 * sigma**2, 2 * sigma**4
+    D, se = distance(means.sum(axis=1) - V * v, w, v, Chance(V, T))
+    assert (D, se**2) == pytest.approx((length**2, variance), rel=1e-9, abs=1e-9)
+    assert distance(np.array([1.0, 3.0]), w, v, Chance(0.0, 0.0)) == pytest.approx((2.4, 2.4))  # nothing is known
+
+
+@pytest.mark.parametrize("freedom", [2, 3, 8, 40])
+def test_the_square_of_the_covariance_is_estimated_without_bias_from_few_samples(freedom):
+    rng, scale = np.random.default_rng(freedom), np.geomspace(1, 0.2, 6)
+    found = []
+    for _ in range(4000):
+        e = scale * rng.normal(size=(freedom, 6))
+        found.append(squared_covariance(e.T @ e, freedom))
+        assert (scale.size * found[-1], found[-1]) >= ((square := (e**2).sum() ** 2 / freedom**2) * 0.999, 0)
+        assert found[-1] <= square * 1.001
+    close = 4 * statistics.stdev(found) / math.sqrt(4000)
+    assert statistics.mean(found) == pytest.approx((scale**4).sum(), abs=close + 0.1)  # bounds take a little
 
 
 @given(v=arrays(float, 3, elements=numbers))
@@ -96,7 +134,7 @@ def test_both_ends_find_the_same_number_to_the_last_bit(first, second, seed):
     ends = []
     for n in (first, second):
         samples = {c: rng.normal(size=(count, 2)) for c, count in enumerate(n) if count}
-        ends.append((told(samples) if samples else np.zeros(3 * 4 + 1)).astype(np.float32))
+        ends.append((told(samples) if samples else np.zeros(3 * 4 + 2)).astype(np.float32))
     found, beyond, _ = compared(*ends, 3, 1.0, 0.1)
     assert (found, beyond) == compared(*ends[::-1], 3, 1.0, 0.1)[:2]
     several = [(n > 0).sum() > 1 for n in (first, second)]
@@ -107,7 +145,7 @@ def test_both_ends_find_the_same_number_to_the_last_bit(first, second, seed):
 any_number = st.floats(width=32) | st.sampled_from([0, 1, -1, 3e38])
 
 
-@given(mine=arrays(np.float32, 13, elements=any_number), theirs=arrays(np.float32, 13, elements=any_number))
+@given(mine=arrays(np.float32, 14, elements=any_number), theirs=arrays(np.float32, 14, elements=any_number))
 def test_whatever_a_neighbour_tells_is_a_number_for_both_and_stops_nobody(mine, theirs):
     found, beyond, classes = compared(mine, theirs, 3, 1.0, 0.1)
     assert not math.isnan(found)
