@@ -3,7 +3,8 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,8 @@ class WallClock(ScheduledClock):
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout, schedule, rules)
         self._arrivals: defaultdict[tuple[int, int], Arrivals] = defaultdict(Arrivals)  # by neighbour and phase
+        self._due: list[tuple[float, tuple[int, int]]] = []  # a heap: when a message arrives, and of whom
+        self._sorted_out_in = 0  # the last round for which those that cannot be used any more were looked for
         life = schedule.to_life
         # who comes late itself, and begins with round 1, may be there before others that come at the same time
         self._comes_later = ((life > 1) | (life[:1] == 0)).any(axis=(0, 1)) | (schedule.start[0] > 0)
@@ -97,19 +100,24 @@ class WallClock(ScheduledClock):
             coming = self._arrivals[node, phase].coming
             before = coming[-1][0] if coming else 0.0  # a message does not overtake those before it
             delay = float(self.schedule.delays[round - 1, phase, self._place[node]])
-            coming.append((max(before, time.monotonic() + delay), round, vector))
+            due = max(before, time.monotonic() + delay)
+            coming.append((due, round, vector))
+            heappush(self._due, (due, (node, phase)))
         elif round >= self.round:  # a client far behind stores two: the next one that it needs, and the latest
             self._shown[round] = vector
             for between in sorted(self._shown)[1:-1]:
                 del self._shown[between]
 
     def _let_arrive(self) -> float:
-        now = time.monotonic()
-        for (node, _), arrivals in self._arrivals.items():
-            for _ in range(arrivals.proceed(now, self.round, self._rules.staleness)):
+        now, due = time.monotonic(), self._due
+        changed = set(self._arrivals) if self._sorted_out_in != self.round else set()
+        self._sorted_out_in = self.round
+        while due and due[0][0] <= now:
+            changed.add(heappop(due)[1])
+        for node, phase in sorted(changed):
+            for _ in range(self._arrivals[node, phase].proceed(now, self.round, self._rules.staleness)):
                 self._taken_out(node)
-        coming = (arrivals.coming[0][0] for arrivals in self._arrivals.values() if arrivals.coming)
-        return min((now + _LAST_WORDS_S, *coming))
+        return min(now + _LAST_WORDS_S, due[0][0] if due else math.inf)
 
     def left_out(self) -> bool:
         """The first round of a client that comes back, or late; and rounds that the server has closed already."""
@@ -123,23 +131,34 @@ class WallClock(ScheduledClock):
     def receive(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
         began = time.monotonic()
         deadline = began + (bounded * self._rules.deadline_s if bounded else math.inf)
-        phases, waiting = {node: self.taken[node] for node in nodes}, list(nodes)
+        phases = {node: self.taken[node] for node in nodes}
+        waiting_for: int | None = None
+
+        def waiting() -> Iterator[int]:
+            return (node for node, phase in phases.items() if not self._has_enough(node, phase))
+
+        others = waiting()  # looks at each when its turn has come
 
         def is_over() -> bool:
+            nonlocal waiting_for
             self._let_arrive()
-            waiting[:] = [node for node, phase in phases.items() if not self._has_enough(node, phase)]
-            if waiting and time.monotonic() < deadline:
-                self._longest_for = waiting[0]
-                return False
-            return True
+            if waiting_for is None or self._has_enough(waiting_for, phases[waiting_for]):
+                waiting_for = next(others, None)
+                if waiting_for is None:  # one that had enough may lack what is now on its way
+                    waiting_for = next(waiting(), None)
+            if waiting_for is None or time.monotonic() >= deadline:
+                return True
+            self._longest_for = waiting_for
+            return False
 
-        self._until(is_over, lambda: silence_of(waiting, self), lambda: deadline)
-        self.deadlines_passed += bool(waiting)
+        self._until(is_over, lambda: silence_of(waiting(), self), lambda: deadline)
+        is_late = waiting_for is not None
+        self.deadlines_passed += is_late
         self._idle_s += time.monotonic() - began
         vectors = {node: self._choose(node, phase) for node, phase in phases.items()}
         if self.log and phases:
             rows = [(self.round, phase, node, used or 0) for phase, node, used in self._used[-len(phases) :]]
-            self.log.write([*rows, *([(self.round, DEADLINE, 0, 0)] if waiting else [])])
+            self.log.write([*rows, *([(self.round, DEADLINE, 0, 0)] if is_late else [])])
         return {node: vector for node, vector in vectors.items() if vector is not None}
 
     def _has_enough(self, node: int, phase: int) -> bool:
