@@ -34,6 +34,7 @@ from ...topology.randomness import generator
 from ..model.architecture import Architecture
 from .base import Client
 
+_SIGNS_AT_ONCE = 1 << 20  # h may be large
 _LEAST_SPREAD = 0.1  # of a spread, what the noise of few samples leaves of it at least
 _LEAST_MATCHED = 2 / 3  # of the classes, each with its weight L_ij: by chance half of them are each other's nearest
 
@@ -73,9 +74,12 @@ def sketched(a: np.ndarray, seed: int, numbers: int) -> np.ndarray:
     clients: E ||R v||^2 is ||v||^2, its variance at most 2/numbers ||v||^4. Where h is no more than that, a itself."""
     if a.shape[1] <= numbers:
         return a
-    signs = generator(seed, "signs of prototypes")
-    drawn = (signs.integers(0, 2, a.shape[1], np.int8) for _ in range(numbers))  # h may be large
-    return np.stack([a @ (2.0 * row - 1) for row in drawn], axis=1) / math.sqrt(numbers)
+    signs, h = generator(seed, "signs of prototypes"), a.shape[1]
+    parts, at_once = [], max(1, _SIGNS_AT_ONCE // h)
+    for start in range(0, numbers, at_once):
+        drawn = [signs.integers(0, 2, h, np.int8) for _ in range(min(at_once, numbers - start))]
+        parts.append(a @ (2.0 * np.stack(drawn, axis=1) - 1))
+    return np.concatenate(parts, axis=1) / math.sqrt(numbers)
 
 
 @dataclass(frozen=True)
