@@ -9,8 +9,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-asynchronous \
 	bench-adversaries bench-alike bench-board bench-claims bench-codecs bench-collaboration bench-digits \
-	bench-drift bench-efficiency bench-exchange bench-groups bench-images bench-maps bench-measuring bench-memory bench-nearest bench-own bench-peers \
-	bench-placement bench-planner bench-privacy bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
+	bench-delays bench-drift bench-efficiency bench-exchange bench-groups bench-images bench-maps bench-measuring \
+	bench-memory bench-nearest bench-own bench-peers bench-placement bench-planner bench-privacy bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
 	bench-selective-others bench-stragglers bench-table4 bench-tasks bench-tune bench-twin \
 	bench-watching docs gallery pictures site sizing clean
 
@@ -132,6 +132,9 @@ sizing: setup  ## Estimate what runs of up to a million clients would take (1 mi
 
 bench-maps: setup  ## Measure restriction maps into benchmarks/results/, and draw them (4 minutes).
 	$(BIN)/python benchmarks/maps.py
+
+bench-delays: setup  ## Measure what a message costs on each clock (2 minutes).
+	$(BIN)/python benchmarks/delays.py
 
 bench-measuring: setup  ## Compare CPU time with and without measuring (10 minutes).
 	$(BIN)/python benchmarks/measuring.py
