@@ -7,12 +7,13 @@ TYPES := build/types
 # Each of a run's processes would compile all its modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-asynchronous \
-	bench-adversaries bench-alike bench-board bench-claims bench-codecs bench-collaboration bench-digits \
-	bench-delays bench-drift bench-efficiency bench-exchange bench-groups bench-images bench-maps bench-measuring \
-	bench-memory bench-nearest bench-own bench-peers bench-placement bench-planner bench-privacy bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
-	bench-selective-others bench-stragglers bench-table4 bench-tasks bench-tune bench-twin \
-	bench-watching docs gallery pictures site sizing clean
+.PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench \
+	bench-asynchronous bench-adversaries bench-alike bench-board bench-claims bench-codecs bench-collaboration \
+	bench-digits bench-delays bench-drift bench-efficiency bench-exchange bench-groups bench-images bench-maps \
+	bench-measuring bench-memory bench-nearest bench-own bench-peers bench-placement bench-planner bench-privacy \
+	bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
+	bench-selective-others bench-stragglers bench-table4 bench-tasks bench-tune bench-twin bench-watching docs \
+	gallery pictures site sizing clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 26
