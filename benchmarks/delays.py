@@ -1,6 +1,5 @@
 """What exchanging a message takes of its two clients' threads, by clock: without a scenario, in virtual time, and with
-its link's delay really waited for. Twelve clients, each with all others, send 1,300 vectors of 650 numbers a second or
-more; the three take turns."""
+its link's delay really waited for: twelve clients, each connected with all others; the three take turns."""
 
 import subprocess
 

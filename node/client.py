@@ -194,9 +194,11 @@ class Client:
         return self.class_moments(self.theta, lambda z: z[:, :0]).means.astype(self.theta.dtype)
 
     def class_moments(self, theta: np.ndarray | None, sketch: Sketch) -> ClassMoments:
-        """Returns how the training samples of each class lie, of what the last layer sees of them in a model theta
-        (d,), as ``loss_of``, or of the h numbers of an input where it is None. ``sketch`` makes of rows (n, h) short
-        ones (n, k), linearly."""
+        """Returns the means (classes, h) of the training samples of each class, the sum of squared distances of samples
+        from these, and the sum (k, k) of products e e^T, e being the sketch of what a sample is off from its class's
+        mean: ``means``, ``scatter`` and ``products``, in double precision, 0 for classes without samples. They are of
+        what the last layer sees of samples in a model theta (d,), as ``loss_of``, or of the h numbers of an input where
+        it is None. ``sketch`` makes of rows (n, h) short ones (n, k), linearly."""
         with self._stopwatch.during("gradient"):
             return self._learner.class_moments(theta, sketch)
 

@@ -34,7 +34,7 @@ from ...topology.randomness import generator
 from ..model.architecture import Architecture
 from .base import Client
 
-_SIGNS_AT_ONCE = 1 << 20  # h may be large
+_SIGNS_AT_ONCE = 1 << 20  # entries of R: h may be large
 _LEAST_SPREAD = 0.1  # of a spread, what the noise of few samples leaves of it at least
 _LEAST_MATCHED = 2 / 3  # of the classes, each with its weight L_ij: by chance half of them are each other's nearest
 
@@ -90,7 +90,7 @@ class End:
     apart: np.ndarray  # (classes,), ||a_ic - mean_k a_ik||^2
     n: np.ndarray  # (classes,)
     scatter: float  # sum over its samples of ||x - a_ic||^2
-    T: float
+    T: float  # its estimate of tr Sigma^2
 
     @property
     def freedom(self) -> float:

@@ -1,10 +1,10 @@
 """Prototype sheaf: clients average with those whose classes look alike. Ours; docs/prototype-sheaf.md derives it.
 
 All clients start from one theta^0. Once, before they average, both ends of an edge learn from what their classes look
-like (class_likeness.py) their likeness L_ij and D, how far apart their tasks are, over the classes that both
-have, or, where names of classes agree on nothing, over those that look alike. An edge is on where L_ij is at least
-``threshold``. Chance puts prototypes of one task E_ij apart, on average. Those that are surely further apart, m of
-client i's neighbours, have part in the mean with smaller weights. In each round
+like (class_likeness.py) their likeness L_ij and D, how far apart their tasks are, over the classes that both have, or,
+where names of classes agree on nothing, over those that look alike. An edge is on where L_ij is at least ``threshold``.
+Chance puts prototypes of one task E_ij apart, on average. Those that are surely further apart, m of client i's
+neighbours, have part in the mean with smaller weights. In each round
 
     w_ij    = min(1, L_ij, 1/(1 + (m + 1) max(0, D - sure se)/E_ij)); 0 where the edge is off
     theta_i <- theta_i - alpha grad f_i(theta_i)                                   the local work, and then
