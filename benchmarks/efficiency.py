@@ -258,9 +258,9 @@ def main() -> None:
     cnn = CNN.format(images=images, filters="[32, 64]" if root else "[32]")
     dpsgd, sheaf = (LOGISTIC.format(algorithm=name) for name in ("d-psgd", "sheaf-fmtl"))
     cases = (
-        ("CNN, an epoch a round, Sheaf-FMTL", cnn, "2x348", 1.25),
-        ("logistic, a step a round, D-PSGD", dpsgd, "1x650", 4),
-        ("logistic, a step a round, Sheaf-FMTL", sheaf, "2x6", 4),
+        ("CNN, an epoch a round, Sheaf-FMTL", cnn, "2x348", 1.1),
+        ("logistic, a step a round, D-PSGD", dpsgd, "1x650", 3.2),
+        ("logistic, a step a round, Sheaf-FMTL", sheaf, "2x6", 5),
     )
     rows = [measure(*case, arguments.repeats) for case in cases]
     command = f"make bench-efficiency{' DATA_ROOT=FOLDER' if root else ''}"

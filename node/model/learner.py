@@ -66,6 +66,7 @@ class Learner:
             from .networks import TorchModel  # loads torch, which takes longer than many a run of small models
 
             self._model = TorchModel(given)
+        self.in_torch = not isinstance(self._model, DenseModel)
         if own_loss := self._training.loss.use:
             loss = own_code.load_copy(own_loss, "training.loss.use", run.folder, run.code)
             cast("TorchModel", self._model).learn_with(loss, self._training.loss.options)

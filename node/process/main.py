@@ -54,6 +54,7 @@ from ..attacks import attacker_of
 from ..model.learner import time_of_a_step, trying
 from ..model.private import learner_of
 from ..privacy import client_of
+from .heap import Heap
 from .reporting import Figures, Reporter
 from .states import Failure, sent_to, write_state
 
@@ -146,7 +147,7 @@ class _ClientProcess:
             failpoint("bound")
             met = self._wait_for(Connect).neighbours
             recorder.connect(assignment.deployment.records)  # who stores them knows this client's key by now
-            endpoint.before_waiting = recorder.flush
+            endpoint.before_waiting = self._rest
             self.reporter = Reporter(assignment, self.client, self.learner, self.peers, recorder)
             self.reporter.tell_process(address)
             self._meet(met)
@@ -174,9 +175,16 @@ class _ClientProcess:
             endpoint.close(linger_s)
             self.context.term()  # waits until the last records have left
 
+    def _rest(self) -> None:
+        """Before a wait that is not short."""
+        self.recorder.flush()
+        if self.heap is not None:
+            self.heap.give_back()
+
     def _prepare(self) -> None:
         assignment, incarnation = self.assignment, self.assignment.incarnation
         self.learner = learner_of(assignment)
+        self.heap = Heap() if self.learner.in_torch and not assignment.deployment.shares_process else None
         self.clock = self._clock(Channels(assignment.node, links_of(assignment), assignment.dtype, assignment.run.seed))
         self.peers = Peers(self.clock, attacker_of(assignment, self.clock))
         self.client = client_of(self.algorithm, assignment, self.learner, self.stopwatch, self.clock.sleep)
