@@ -51,7 +51,7 @@ from ..algorithms.base import State, make_room, returned
 from ..algorithms.fine_tuning import fine_tuned
 from ..assignment import Assignment
 from ..attacks import attacker_of
-from ..model.learner import time_of_a_step, trying
+from ..model.learner import Learner, time_of_a_step, trying
 from ..model.private import learner_of
 from ..privacy import client_of
 from .heap import Heap
@@ -73,7 +73,9 @@ def live(assignment: Assignment, control: Control) -> int:
     with opened as log:
         try:
             if assignment.timed_steps:
-                control.send(StepTimed(time_of_a_step(learner_of(assignment), assignment.timed_steps)))
+                learner = learner_of(assignment)
+                _heap_of(learner, assignment)
+                control.send(StepTimed(time_of_a_step(learner, assignment.timed_steps)))
             else:
                 _ClientProcess(assignment, control, log).live()
         except (Stopped, ControlClosed) as end:
@@ -91,6 +93,11 @@ def live(assignment: Assignment, control: Control) -> int:
                 print(traceback.format_exc(), file=log, flush=True)
             return 1
     return -signal.SIGKILL if assignment.incarnation.ending == "crash" else 0
+
+
+def _heap_of(learner: Learner, assignment: Assignment) -> Heap | None:
+    """None where it is not this client's alone, or its model takes little memory in a step."""
+    return Heap() if learner.in_torch and not assignment.deployment.shares_process else None
 
 
 class _ClientProcess:
@@ -184,7 +191,7 @@ class _ClientProcess:
     def _prepare(self) -> None:
         assignment, incarnation = self.assignment, self.assignment.incarnation
         self.learner = learner_of(assignment)
-        self.heap = Heap() if self.learner.in_torch and not assignment.deployment.shares_process else None
+        self.heap = _heap_of(self.learner, assignment)
         self.clock = self._clock(Channels(assignment.node, links_of(assignment), assignment.dtype, assignment.run.seed))
         self.peers = Peers(self.clock, attacker_of(assignment, self.clock))
         self.client = client_of(self.algorithm, assignment, self.learner, self.stopwatch, self.clock.sleep)
