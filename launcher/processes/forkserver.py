@@ -28,6 +28,7 @@ from ...transport import control
 from ...transport.control import Control, ControlClosed, Exited, Failed, Fork, FromClient, Kill, Tell
 from ...transport.environment import failpoint, this_is
 from ...transport.limits import allow_open_files, end_with_parent, stop_requests
+from . import shared_pages
 
 
 class _Server:
@@ -139,12 +140,17 @@ class _Server:
 
 
 def _load(libraries: Iterable[str]) -> None:
-    """Here once, and not in each client: there, a collection must not touch, and so copy, the shared pages."""
     if missing := [library for library in libraries if library not in sys.modules]:
         for library in missing:
             importlib.import_module(library)
-        gc.collect()
-        gc.freeze()
+        _settle()
+
+
+def _settle() -> None:
+    """What is loaded is to stay: in a client, a collection must not touch, and so copy, the shared pages."""
+    gc.collect()
+    gc.freeze()
+    shared_pages.fill_gaps()
 
 
 _LIBRARY = ctypes.PyDLL(None, use_errno=True)  # of C; not CDLL: the interpreter's lock stays held
@@ -208,11 +214,13 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
 
     _load(libraries)
     try:
-        warm_up(folder / "r")  # as short as a run's own folder: paths of sockets must not be long
+        with shared_pages.code_run() as codes:
+            warm_up(folder / "r", rounds=1)  # as short as a run's own folder: paths of sockets must not be long
+        shared_pages.move_together(codes)
+        warm_up(folder / "r")
     except RuntimeError as error:  # no thread, most of all
         sys.exit(f"the fork server cannot begin: {error}")
-    gc.collect()
-    gc.freeze()
+    _settle()
     failpoint("loaded")
     _Server(Control(socket.socket(fileno=line), control.FROM_LAUNCHER)).serve()
 

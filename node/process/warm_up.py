@@ -22,14 +22,14 @@ from ..settings import Measuring, Training, Transport
 from .main import live
 
 _MODEL = Architecture(kind="logistic", input_shape=(16,), outputs=4)
-_ROUNDS = 8  # enough for the interpreter to specialize its code
 
 
-def warm_up(folder: Path) -> None:
-    """In a new ``folder``. Raises RuntimeError if a thread is left: this process could not fork safely any more."""
+def warm_up(folder: Path, *, rounds: int = 8) -> None:
+    """In a new ``folder``. After eight rounds the interpreter has specialized its code. Raises RuntimeError if a thread
+    is left: this process could not fork safely any more."""
     before = _threads()  # those of libraries that look after their own when a process forks
     with contextlib.redirect_stdout(io.StringIO()):
-        _play(folder)
+        _play(folder, rounds)
     shutil.rmtree(folder)
     for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
         if isinstance(logger, logging.Logger):
@@ -45,9 +45,9 @@ def _threads() -> int:
     return len(list(Path("/proc/self/task").iterdir())) if sys.platform == "linux" else threading.active_count()
 
 
-def _play(folder: Path) -> None:
+def _play(folder: Path, rounds: int) -> None:
     (folder / "shards").mkdir(parents=True)
-    assignments = [_assignment(folder, node) for node in (0, 1)]
+    assignments = [_assignment(folder, node, rounds) for node in (0, 1)]
     context = zmq.Context()
     records = context.socket(zmq.PULL)
     records.bind(assignments[0].deployment.records)
@@ -71,12 +71,12 @@ def _play(folder: Path) -> None:
     context.destroy(linger=0)
 
 
-def _assignment(folder: Path, node: int) -> Assignment:
+def _assignment(folder: Path, node: int, rounds: int) -> Assignment:
     images, labels = np.zeros((16, *_MODEL.input_shape), np.float32), np.arange(16) % _MODEL.outputs
     assignment = Assignment(
         node=node,
         role="client",
-        run=Run(0, folder, seed=0, clients=2, rounds=_ROUNDS, largest_vector=_MODEL.size),
+        run=Run(0, folder, seed=0, clients=2, rounds=rounds, largest_vector=_MODEL.size),
         deployment=Deployment(f"ipc://{folder}/{node}", f"ipc://{folder}/records"),
         architecture=_MODEL,
         algorithm={"name": "sheaf-fmtl", "storage": "factored"},  # dense maps need scipy
