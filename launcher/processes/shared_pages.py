@@ -51,7 +51,7 @@ def _copy(codes: Collection[CodeType]) -> None:
     wanted = {id(code) for code in codes}
     gc.unfreeze()
     for function in gc.get_objects():
-        if isinstance(function, FunctionType) and id(function.__code__) in wanted:
+        if type(function) is FunctionType and id(function.__code__) in wanted:
             function.__code__ = copy(function.__code__)
     gc.freeze()
 
