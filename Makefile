@@ -8,7 +8,7 @@ TYPES := build/types
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench \
-	bench-asynchronous bench-adversaries bench-alike bench-board bench-claims bench-codecs bench-collaboration \
+	bench-arms bench-asynchronous bench-adversaries bench-alike bench-board bench-claims bench-codecs bench-collaboration \
 	bench-digits bench-delays bench-drift bench-efficiency bench-exchange bench-groups bench-images bench-maps \
 	bench-measuring bench-memory bench-nearest bench-own bench-peers bench-placement bench-planner bench-privacy \
 	bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
@@ -183,6 +183,10 @@ bench-nearest: setup  ## Prototype sheaf and its nearest rivals on 14 problems, 
 
 bench-images: setup  ## The nearest rivals on pictures, tuned alike (MNIST=FOLDER FASHION=FOLDER CIFAR=FILE.npz, or some of them; 2 hours).
 	$(BIN)/python benchmarks/images.py $(if $(MNIST),--mnist $(MNIST)) $(if $(FASHION),--fashion $(FASHION)) $(if $(CIFAR),--cifar $(CIFAR))
+
+bench-arms: setup  ## All methods on movements of twenty arms, which no choice has seen; pip fetches them to build/ (30 minutes).
+	$(BIN)/pip install --quiet --upgrade --no-deps --target build/seglearn seglearn==1.2.5
+	$(BIN)/python benchmarks/arms.py
 
 bench-claims: setup  ## Try what papers say of their methods, on small problems with three seeds (10 minutes).
 	$(BIN)/python benchmarks/claims.py
