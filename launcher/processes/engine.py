@@ -27,6 +27,7 @@ from ...transport.control import Control, Exited, Failed, Fork, FromClient, Kill
 from ...transport.environment import CONSTANTS
 from .. import command, importing_as_here, interrupts
 from ..prepare.assignments import Host
+from . import shared_pages
 
 EngineName = Literal["local", "threads", "ray"]
 
@@ -237,7 +238,13 @@ def needs_of(assignments: Sequence[Assignment]) -> set[str]:
     own |= {use for use in (first.training.loss.use, first.training.optimizer_use, *metrics) if use}
     if use := first.algorithm.get("use"):
         own.add(use)
-    return own | set(libraries_of(None if use else algorithm_of(first), kinds, first.training))
+    more = set(shares_for(len(assignments)))
+    return own | more | set(libraries_of(None if use else algorithm_of(first), kinds, first.training))
+
+
+def shares_for(clients: int) -> list[str]:
+    """What a fork server loads to have as many clients share more of its memory."""
+    return [shared_pages.__name__] if clients >= shared_pages.PAYS_FROM else []
 
 
 def in_batches(assignments: Iterable[Assignment]) -> Iterator[Fork]:

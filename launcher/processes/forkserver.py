@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -195,7 +195,7 @@ def _become_client(assignment: Assignment, line: socket.socket, server: int) -> 
         os._exit(status)
 
 
-def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None:
+def main(line: int, parent: int, folder: Path, libraries: Collection[str]) -> None:
     def end(*_: object) -> None:
         """Nobody has been forked yet."""
         lock.remove(folder)
@@ -214,9 +214,10 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
 
     _load(libraries)
     try:
-        with shared_pages.code_run() as codes:
-            warm_up(folder / "r", rounds=1)  # as short as a run's own folder: paths of sockets must not be long
-        shared_pages.move_together(codes)
+        if shared_pages.__name__ in libraries:
+            with shared_pages.code_run() as codes:
+                warm_up(folder / "r", rounds=1)  # as short as a run's own folder: paths of sockets must not be long
+            shared_pages.move_together(codes)
         warm_up(folder / "r")
     except RuntimeError as error:  # no thread, most of all
         sys.exit(f"the fork server cannot begin: {error}")

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+PAYS_FROM = 16  # clients: it takes 0.1 s
 _SMALLEST, _LARGEST = 24, 1 << 16  # bytes that malloc hands out in one piece: its least, and more than gaps have
 
 

@@ -17,7 +17,7 @@ from ..prepare.assignments import Site
 from ..prepare.preparation import once_for_alike, prepare_run, work_out
 from ..prepare.prepared import Prepared, check_resources, need_of
 from ..processes import emulation
-from ..processes.engine import Engine, EngineName, open_engine
+from ..processes.engine import Engine, EngineName, open_engine, shares_for
 from ..processes.tracker import tracking_folder
 from ..run import earlier
 from ..run.earlier import PlannedRun
@@ -49,7 +49,8 @@ class Means:
     def open(self, first: RunConfig) -> Engine:
         """Returns an engine that begins to load what this run needs. Raises EngineError."""
         kinds = [model.kind for model in (first.model, *first.model.mix)]
-        return open_engine(self.engine, self.address, libraries_of(first.algorithm, kinds, first.training))
+        libraries = libraries_of(first.algorithm, kinds, first.training)
+        return open_engine(self.engine, self.address, [*libraries, *shares_for(first.clients)])
 
 
 class Observer:

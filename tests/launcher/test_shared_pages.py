@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from sheafgossip.launcher.processes import shared_pages
+from sheafgossip.launcher.processes.engine import shares_for
 
 
 def outer(scale: float, *, shift: float = 1.0):
@@ -98,3 +99,8 @@ def test_copies_lie_on_fewer_pages_and_gaps_are_filled():
     assert pages_after < 0.7 * pages_before, done.stdout
     assert gaps_after < 0.7 * gaps_before, done.stdout
     assert 0 < taken < 4 << 20, done.stdout
+
+
+def test_it_is_done_for_many_clients_only():
+    assert shares_for(shared_pages.PAYS_FROM - 1) == []
+    assert shares_for(shared_pages.PAYS_FROM) == [shared_pages.__name__]
