@@ -187,7 +187,7 @@ class LocalEngine(Engine):
                 oldest.process.kill()  # at an end of its own it removes the folder of sockets
                 oldest.process.wait()
                 oldest.control.close()
-            self._server = fits[0] if fits else self._new_server()
+            self._server = fits[0] if fits else self._new_server(shares_for(len(assignments)))
         self._servers.remove(self._server)
         self._servers.append(self._server)
         self._server.holds = needed
