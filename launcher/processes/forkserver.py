@@ -213,12 +213,13 @@ def main(line: int, parent: int, folder: Path, libraries: Collection[str]) -> No
     from ...node.process.warm_up import warm_up
 
     _load(libraries)
+    short = folder / "r"  # as a run's own folder: paths of sockets must not be long
     try:
         if shared_pages.__name__ in libraries:
             with shared_pages.code_run() as codes:
-                warm_up(folder / "r", rounds=1)  # as short as a run's own folder: paths of sockets must not be long
+                warm_up(short, rounds=1)
             shared_pages.move_together(codes)
-        warm_up(folder / "r")
+        warm_up(short)
     except RuntimeError as error:  # no thread, most of all
         sys.exit(f"the fork server cannot begin: {error}")
     _settle()

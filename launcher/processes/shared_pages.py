@@ -9,22 +9,24 @@ import contextlib
 import ctypes
 import gc
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 PAYS_FROM = 16  # clients: it takes 0.1 s
-_SMALLEST, _LARGEST = 24, 1 << 16  # bytes that malloc hands out in one piece: its least, and more than gaps have
+_SMALLEST, _LARGEST = 24, 1 << 16  # bytes that malloc hands out in one piece: its least, and more than most gaps have
+_TRIES = 256  # so many gaps may be larger
 
 
 @contextlib.contextmanager
-def code_run() -> Iterator[set[CodeType]]:
-    """The code of all Python functions that threads begun meanwhile call."""
-    codes: set[CodeType] = set()
+def code_run() -> Iterator[dict[int, CodeType]]:
+    """The code of all Python functions that threads begun meanwhile call, by its address, as equal code need not be the
+    same."""
+    codes: dict[int, CodeType] = {}
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         if event == "call":
-            codes.add(frame.f_code)
+            codes[id(frame.f_code)] = frame.f_code
 
     threading.setprofile(note)
     try:
@@ -33,26 +35,25 @@ def code_run() -> Iterator[set[CodeType]]:
         threading.setprofile(None)
 
 
-def move_together(codes: Collection[CodeType]) -> None:
+def move_together(codes: Mapping[int, CodeType]) -> None:
     """Gives every function whose code is among ``codes`` a copy of it; the copies lie side by side."""
     thread = threading.Thread(target=_copy, args=[codes])  # malloc has a new thread begin in memory of its own
     thread.start()
     thread.join()
 
 
-def _copy(codes: Collection[CodeType]) -> None:
-    copies: dict[int, CodeType] = {}  # by the original's address: code that is equal need not be the same
+def _copy(codes: Mapping[int, CodeType]) -> None:
+    copies: dict[int, CodeType] = {}
 
     def copy(code: CodeType) -> CodeType:
         if id(code) not in copies:
-            inner = tuple(copy(part) if id(part) in wanted else part for part in code.co_consts)
-            copies[id(code)] = code.replace(co_consts=inner)
+            constants = tuple(copy(part) if id(part) in codes else part for part in code.co_consts)
+            copies[id(code)] = code.replace(co_consts=constants)
         return copies[id(code)]
 
-    wanted = {id(code) for code in codes}
     gc.unfreeze()
     for function in gc.get_objects():
-        if type(function) is FunctionType and id(function.__code__) in wanted:
+        if type(function) is FunctionType and id(function.__code__) in codes:
             function.__code__ = copy(function.__code__)
     gc.freeze()
 
@@ -73,13 +74,28 @@ def fill_gaps() -> None:
     usage, malloc, free = library.mallinfo2, library.malloc, library.free
     usage.restype, malloc.restype = _Usage, ctypes.c_void_p
     malloc.argtypes, free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
-    size, end = _LARGEST, 0
-    while not end:
-        before, piece, after = usage(), malloc(size), usage()
-        if (after.keepcost, after.arena) != (before.keepcost, before.arena):
-            end = piece  # no gap was as large
-            free(piece)
-    while size >= _SMALLEST:
-        if (piece := malloc(size)) >= end:
+    free_bytes = usage().fordblks  # no more than that is taken, whatever malloc is at work
+    if (end := _end_of_heap(usage, malloc, free)) is None:
+        return
+    size = _LARGEST
+    while size >= _SMALLEST and free_bytes > 0:
+        piece = malloc(size)
+        free_bytes -= size
+        if piece is None or piece >= end:  # no gap is as large
             free(piece)
             size = size * 7 // 8
+
+
+def _end_of_heap(usage: Any, malloc: Any, free: Any) -> int | None:
+    """The address behind all gaps; None where memory is not handed out as by glibc without changes to its settings."""
+    taken: list[int | None] = []
+    while len(taken) < _TRIES:
+        before = usage()
+        taken.append(malloc(_LARGEST))
+        after = usage()
+        if (after.keepcost, after.arena) != (before.keepcost, before.arena):  # what is left at the end has become less
+            free(taken[-1])
+            return taken[-1]
+    for piece in taken:
+        free(piece)
+    return None

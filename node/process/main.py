@@ -74,7 +74,7 @@ def live(assignment: Assignment, control: Control) -> int:
         try:
             if assignment.timed_steps:
                 learner = learner_of(assignment)
-                _heap_of(learner, assignment)
+                _heap_of(learner, assignment)  # a step takes memory as in a run
                 control.send(StepTimed(time_of_a_step(learner, assignment.timed_steps)))
             else:
                 _ClientProcess(assignment, control, log).live()
