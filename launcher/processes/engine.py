@@ -33,6 +33,7 @@ EngineName = Literal["local", "threads", "ray"]
 
 _FORK_SERVER = "sheafgossip.launcher.processes.forkserver"
 _PREFIX = "sheafgossip-"
+_LONGEST_SOCKET = 107  # bytes of a Unix socket's path
 _SERVERS = 4  # that are kept, each with libraries of its own
 
 
@@ -60,6 +61,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     _runs = 0
 
     def __init__(self) -> None:
+        _require_short(Path(tempfile.gettempdir(), f"{_PREFIX}12345678", "0"))
         try:
             self.sockets, self._lock = private_folder()
         except OSError as error:
@@ -68,6 +70,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def folder_for_run(self) -> Path:
         """A private folder for a run, made in ``sockets``."""
         folder = self.sockets / str(self._runs)
+        _require_short(folder)
         self._runs += 1
         folder.mkdir(mode=0o700)
         return folder
@@ -261,6 +264,16 @@ def stop(process: subprocess.Popen, grace_s: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _require_short(folder: Path) -> None:
+    """So that sockets in a run's ``folder`` can have paths. Raises EngineError."""
+    place = tempfile.gettempdir()
+    if (more := len(os.fsencode(folder / "records")) - _LONGEST_SOCKET) > 0:
+        raise EngineError(
+            f"TMPDIR {place}: is too long for the paths of sockets in it; "
+            f"choose a folder of at most {len(os.fsencode(place)) - more} bytes"
+        )
 
 
 def private_folder() -> tuple[Path, int]:

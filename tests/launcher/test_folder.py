@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError
-from sheafgossip.launcher.processes.engine import private_folder
+from sheafgossip.launcher.processes.engine import EngineError, LocalEngine, private_folder
 from sheafgossip.launcher.run import folder
 from sheafgossip.launcher.run.folder import Claim, own_files, remove_unfinished, require_plain
 from sheafgossip.launcher.studies.folders import new_folder
@@ -159,6 +159,15 @@ def test_what_killed_processes_have_left_goes_when_the_next_run_starts(tmp_path,
     private_folder()
     assert set(before) < set(tmp_path.iterdir())
     assert (documents / "lock").exists()
+
+
+def test_a_folder_too_deep_for_sockets_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    deep = tmp_path / ("x" * 77)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(EngineError, match=r"is too long for the paths of sockets in it; .* at most 76 bytes"):
+        LocalEngine()
+    assert not list(deep.iterdir())
 
 
 def test_a_folder_is_swept_away_only_while_nobody_can_take_it_for_its_own(tmp_path, monkeypatch):
