@@ -80,10 +80,11 @@ def fill_gaps() -> None:
     size = _LARGEST
     while size >= _SMALLEST and free_bytes > 0:
         piece = malloc(size)
-        free_bytes -= size
         if piece is None or piece >= end:  # no gap is as large
             free(piece)
             size = size * 7 // 8
+        else:
+            free_bytes -= size
 
 
 def _end_of_heap(usage: Any, malloc: Any, free: Any) -> int | None:
