@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ from . import shared_pages
 
 
 class _Server:
-    def __init__(self, launcher: Control):
-        self._launcher, self._pid = launcher, os.getpid()
+    def __init__(self, launcher: Control, settle: Callable[[], None]):
+        self._launcher, self._settle, self._pid = launcher, settle, os.getpid()
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, Control] = {}
         self._nodes: dict[int, tuple[int, Control]] = {}  # pid -> client, and its line even when that is closed
@@ -75,7 +75,8 @@ class _Server:
 
         parts = [Assignment.from_json(assignment) for assignment in assignments]
         try:
-            _load(libraries_for(parts))
+            if _load(libraries_for(parts)):
+                self._settle()
         except Exception:  # of the user's code
             self._launcher.send(FromClient(parts[0].node, Failed(traceback.format_exc())))
             for part in parts:
@@ -139,16 +140,19 @@ class _Server:
             os.kill(pid, signal.SIGKILL)
 
 
-def _load(libraries: Iterable[str]) -> None:
-    if missing := [library for library in libraries if library not in sys.modules]:
-        for library in missing:
-            importlib.import_module(library)
-        _settle()
+def _load(libraries: Iterable[str]) -> bool:
+    """Returns whether some were not loaded yet."""
+    missing = [library for library in libraries if library not in sys.modules]
+    for library in missing:
+        importlib.import_module(library)
+    return bool(missing)
 
 
-def _settle() -> None:
+def _settle(*, shares_more: bool) -> None:
     """What is loaded is to stay: in a client, a collection must not touch, and so copy, the shared pages."""
     gc.collect()
+    if shares_more:
+        shared_pages.make_immortal()
     gc.freeze()
     shared_pages.fill_gaps()
 
@@ -213,18 +217,20 @@ def main(line: int, parent: int, folder: Path, libraries: Collection[str]) -> No
     from ...node.process.warm_up import warm_up
 
     _load(libraries)
+    shares_more = shared_pages.__name__ in libraries
     short = folder / "r"  # as a run's own folder: paths of sockets must not be long
     try:
-        if shared_pages.__name__ in libraries:
+        if shares_more:
             with shared_pages.code_run() as codes:
                 warm_up(short, rounds=1)
             shared_pages.move_together(codes)
         warm_up(short)
     except RuntimeError as error:  # no thread, most of all
         sys.exit(f"the fork server cannot begin: {error}")
-    _settle()
+    settle = functools.partial(_settle, shares_more=shares_more)
+    settle()
     failpoint("loaded")
-    _Server(Control(socket.socket(fileno=line), control.FROM_LAUNCHER)).serve()
+    _Server(Control(socket.socket(fileno=line), control.FROM_LAUNCHER), settle).serve()
 
 
 if __name__ == "__main__":

@@ -102,6 +102,45 @@ def test_copies_lie_on_fewer_pages_and_gaps_are_filled():
     assert 0 < taken < 4 << 20, done.stdout
 
 
+IMMORTAL = """
+import gc, sys
+from sheafgossip.launcher.processes import shared_pages
+
+class Kept:
+    names = ["a name", {"of": (1.5, "what is in a tuple")}]
+
+def used():
+    return Kept.names
+
+shared_pages.make_immortal()
+there = [Kept, Kept.names, Kept.names[0], Kept.names[1], Kept.names[1]["of"], used, used.__code__]
+print([sys.getrefcount(each) == sys.getrefcount(None) for each in there])
+later = object()
+held = [later] * 100
+print(100 <= sys.getrefcount(later) < 110)
+Kept.names.append(later)
+Kept.names.remove(later)
+del Kept.names[:], used, there, held
+gc.collect()
+shared_pages.make_immortal()
+print(sys.getrefcount(later) == sys.getrefcount(None))
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="objects are immortal from Python 3.12 on")
+def test_what_is_there_becomes_immortal_and_what_comes_later_does_not():
+    done = subprocess.run([sys.executable, "-c", IMMORTAL], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [str([True] * 7), "True", "True"]
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="objects are immortal from Python 3.12 on")
+def test_an_older_interpreter_counts_on(unfrozen):
+    held = [probe := object()] * 100
+    shared_pages.make_immortal()
+    assert len(held) < sys.getrefcount(probe) < 110
+
+
 @pytest.mark.parametrize("has_memory", [True, False])
 def test_another_malloc_than_glibcs_is_left_alone(has_memory):
     """As with LD_PRELOAD: the usage that glibc tells never changes."""
