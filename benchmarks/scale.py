@@ -9,6 +9,7 @@ pages that several share are counted once.
 
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -42,10 +43,12 @@ algorithm = {{ name = "dfedu" }}
 """
 
 
-def measure(name: str, text: str) -> tuple[object, ...]:
+def measure(name: str, text: str, python: str) -> tuple[object, ...]:
     """A row of the table."""
+    version = subprocess.check_output([python, "-c", "import platform; print(platform.python_version())"], text=True)
     with new_folder() as folder:
-        command, out = run_command(folder, text)
+        (_, *words), out = run_command(folder, text)
+        command = [python, *words]
         started = time.monotonic()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         while not count(out / "run.sqlite", STARTED) and process.poll() is None:
@@ -59,13 +62,14 @@ def measure(name: str, text: str) -> tuple[object, ...]:
             clients, rounds = records.execute("SELECT count(DISTINCT node), max(round) FROM round").fetchone()
     uss = [own / 1e6 for node, own, _ in last if node >= 0]
     memory = f"{statistics.median(uss):.1f}", f"{max(uss):.1f}", f"{sum(pss for *_, pss in last) / 1e9:.2f}"
-    return name, clients, f"{ready:.1f}", rounds, f"{total:.1f}", *memory
+    return name, version.strip(), clients, f"{ready:.1f}", rounds, f"{total:.1f}", *memory
 
 
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--data-root", type=Path, help="folder with the MNIST files")
-    parser.add_argument("--thousands", action="store_true", help="1,000 and 3,000 clients too; the latter take 23 GB")
+    parser.add_argument("--thousands", action="store_true", help="1,000 and 3,000 clients too; the latter take 19 GB")
+    parser.add_argument("--other", help="python of another environment with sheafgossip, to stand beside")
     arguments = parser.parse_args()
     help_s = statistics.median(seconds_of("--help") for _ in range(5))
     runs = [("logistic, rotated digits", LOGISTIC.format(clients=n, p=p)) for n, p in ((20, 0.3), (200, 0.05))]
@@ -74,8 +78,9 @@ def main() -> None:
         runs += [("logistic, rotated digits", THOUSANDS.format(clients=n, rounds=k)) for n, k in many]
     if arguments.data_root:
         runs.append(("CNN, rotated MNIST", CNN.format(root=arguments.data_root.resolve())))
-    header = "run|clients|ready after s|rounds|whole command s|own memory (USS) MB, median|largest|PSS GB"
-    text = table(header, [measure(*run) for run in runs])
+    header = "run|Python|clients|ready after s|rounds|whole command s|own memory (USS) MB, median|largest|PSS GB"
+    pythons = list(filter(None, [sys.executable, arguments.other]))
+    text = table(header, [measure(*run, python) for run in runs for python in pythons])
     write("scale", "`make bench-scale`", f"{text}\n\n`sheafgossip --help` takes {help_s:.2f} s.")
 
 
