@@ -10,12 +10,10 @@ import numpy as np
 
 from .channel import Channels, Tensors
 from .control import Waiting, WaitOver
-from .endpoint import Endpoint, Message, NeighbourTimeout, Traffic, give_way, names_of
+from .endpoint import Endpoint, Key, Message, NeighbourTimeout, Traffic, names_of
 from .environment import CONSTANTS
 from .stopwatch import parts_of
 from .wire import Rejected
-
-Key = tuple[int, int, int]  # sender, round and phase of a message
 
 CONFIRMATION: Final = "confirmation"  # messages that carry no vector but tell what was taken, or that one is quiet
 EVALUATION: Final = "evaluation"  # messages for evaluation only
@@ -91,7 +89,10 @@ class Clock:
     def receive(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
         round, taken = self.round, self.taken
         wanted = [(node, round, taken[node]) for node in nodes]
-        self._wait_for(wanted)
+        lacking = set(wanted).difference(self._inbox)
+        self.endpoint.receive_soon(lacking, self._store)
+        if lacking:
+            self._wait_for(wanted)
         for node in nodes:
             taken[node] += 1
         return dict(zip(nodes, map(self._inbox.pop, wanted), strict=True))
@@ -175,7 +176,6 @@ class Clock:
         (time.monotonic() seconds). Raises NeighbourTimeout, once all that is there has been looked at."""
         if reached():
             return
-        give_way()
         for until in parts_of(self.timeout, tell):
             heard = True
             while heard or time.monotonic() < until:
@@ -195,18 +195,21 @@ class Clock:
         """Lets what has come in arrive, where that takes time; returns when to look again."""
         return math.inf
 
-    def _store(self, message: Message) -> None:
-        key = src, round, phase = message[:3]
-        if not (round or phase or message.tensors) and self.endpoint.welcome(message):
-            return
-        now = self.round
+    def _store(self, message: Message) -> Key | None:
+        """Returns the key of a message that is taken in."""
+        src, round, phase, tensors, _ = message
+        now, key = self.round, (src, round, phase)
+        if round == phase == 0 and not tensors and self.endpoint.welcome(message):
+            return None
         is_over = round < now or (round == now and phase < self.taken[src])
         try:
             if is_over or round > now + self._ahead or key in self._inbox:
                 raise Rejected(OUT_OF_TURN)
-            self._inbox[key] = self.channels.decode(src, round, phase, message.tensors)
+            self._inbox[key] = self.channels.decode(src, round, phase, tensors)
         except Rejected as rejected:
             self.endpoint.reject(rejected)
+            return None
+        return key
 
 
 def silence_of(nodes: Iterable[int], clock: Clock) -> str:

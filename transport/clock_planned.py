@@ -95,7 +95,7 @@ class ScheduledClock(Clock):
         """Whether nothing that is sent to it now is taken."""
         return node in self._presence.died
 
-    def _store(self, message: Message) -> None:
+    def _store(self, message: Message) -> Key | None:
         node, round, phase, tensors, incarnation = message
         if round == 0 and not tensors:
             flow = self._flows[node]
@@ -104,7 +104,7 @@ class ScheduledClock(Clock):
             elif not phase and self.endpoint.welcome(message):
                 flow.sent = flow.confirmed = flow.taken = flow.told = 0
                 self._greeted(node)
-            return
+            return None
         is_shown = self.channels.is_shown(node, round, phase)
         try:
             if not 1 <= round <= len(self.schedule.start) or phase >= self.schedule.comes.shape[1] + is_shown:
@@ -113,8 +113,9 @@ class ScheduledClock(Clock):
             vector = NO_VECTOR if is_quiet else self.channels.decode(node, round, phase, tensors)
         except Rejected as rejected:
             self.endpoint.reject(rejected)
-        else:
-            self._take_in((node, round, phase), vector, is_shown=is_shown)
+            return None
+        self._take_in(key := (node, round, phase), vector, is_shown=is_shown)
+        return key
 
     def _greeted(self, node: int) -> None:
         """A neighbour has come late, or again."""
@@ -185,6 +186,7 @@ class PlannedClock(ScheduledClock):
         ):
             raise BrokenOff
         keys = [(node, self._planned(uses, node, taken[node]), taken[node]) for node in nodes]
+        self.endpoint.receive_soon({key for key in keys if key[1]}.difference(self._inbox), self._store)
         for key in keys:
             if key[1]:
                 self._wait_for([key], _last_words(self._presence, key[0]))

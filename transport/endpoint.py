@@ -29,8 +29,6 @@ _GLANCE_S = 0.2
 _SEEN_IN_S = 1e-4  # that a message is there is seen sooner than this, else it was waited for
 _WORTH_A_FRAME = 1 << 16  # bytes
 _MOST_LAST_WORDS = 1 << 16  # messages, also illegal ones
-# Before a client waits it lets others run: where many share few processors, what it waits for has mostly come by then.
-give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 class Stopped(Exception):
@@ -39,6 +37,9 @@ class Stopped(Exception):
 
 class NeighbourTimeout(Exception):
     """A neighbour was silent for transport.timeout."""
+
+
+Key = tuple[int, int, int]  # sender, round and phase of a message
 
 
 class Message(NamedTuple):
@@ -261,6 +262,23 @@ class Endpoint:
             self.reject(rejected)
             self._wait_for_any(0)  # a flood of garbage keeps neither the launcher nor the deadline waiting
         return None
+
+    def receive_soon(self, lacking: set[Key], store: Callable[[Message], Key | None]) -> None:
+        """Takes in messages until none is ``lacking``, as long as they come one soon after the other, in few steps:
+        where many processes share few processors, each step finds cold caches. ``store`` returns the key of what it
+        takes in. All else is left to ``receive``."""
+        if self._waiting or self._last_words or (self._opens_late and self._sealed):
+            return
+        try:
+            while lacking and (start := time.monotonic()) < self._look_due:
+                message = self._take(0)
+                if (waited := self._came - start) > _SEEN_IN_S:
+                    self.stopwatch.blocked_for(waited)
+                lacking.discard(store(message))
+        except zmq.Again:
+            self.stopwatch.blocked_for(time.monotonic() - start)
+        except Rejected as rejected:
+            self.reject(rejected)
 
     def _take(self, flags: int) -> Message:
         """The next message. Raises zmq.Again, Rejected."""
