@@ -26,12 +26,13 @@ from ...transport.schedule import limit
 from ..config.sections import ConfigError, RunConfig
 from ..data.shards import DataSummary
 from ..planner.plan import Plan
+from ..processes.shared_pages import knows_immortal_objects
 from ..run.folder import facts, origin
 from .links import Shape
 
 # Measured by benchmarks/scale.py and benchmarks/efficiency.py on two cores of a 2.8 GHz server.
 _OF_THE_RUN = 0.5e9  # bytes: launcher, fork server, collector
-OF_A_CLIENT = 6.5e6  # bytes of its own before it has learnt anything
+OF_A_CLIENT = 4e6 if knows_immortal_objects() else 6.5e6  # bytes of its own before it has learnt anything
 OF_PAGE_TABLES = 0.75e6  # bytes, which the kernel keeps for each client
 _OF_TRAINING = 15e6  # more where torch's backward() runs: its kernels and their buffers
 OF_A_LINK = 60e3  # bytes: ZeroMQ's queues, beside the vectors in them

@@ -64,7 +64,7 @@ def _copy(codes: Mapping[int, CodeType]) -> None:
 def make_immortal() -> None:
     """Makes all objects that are there immortal (PEP 683), as None is: nobody counts references to them any more, so
     none of them is written to by being read, and none is ever freed. What was frozen has to be so anew."""
-    if not _knows_immortal_objects():
+    if not knows_immortal_objects():
         return
     counts, count, never = ctypes.c_uint32.from_address, sys.getrefcount, sys.getrefcount(None)
     of_none = counts(id(None)).value
@@ -80,7 +80,7 @@ def make_immortal() -> None:
         found = gc.get_referents(*mortal)
 
 
-def _knows_immortal_objects() -> bool:
+def knows_immortal_objects() -> bool:
     """Whether an object begins with a number that counts its references, and that of None makes it immortal."""
     counts_otherwise = sysconfig.get_config_var("Py_GIL_DISABLED")
     if sys.implementation.name != "cpython" or sys.version_info < (3, 12) or counts_otherwise:
