@@ -277,6 +277,7 @@ class Endpoint:
                 lacking.discard(store(message))
         except zmq.Again:
             self.stopwatch.blocked_for(time.monotonic() - start)
+            self.before_waiting()
         except Rejected as rejected:
             self.reject(rejected)
 
