@@ -160,6 +160,10 @@ class Process:
         self.spoken_to = False
         return self.queue.popleft() if self.queue else None
 
+    def receive_soon(self, lacking: set, store) -> None:
+        while lacking and self.queue:
+            lacking.discard(store(self.queue.popleft()))
+
     def welcome(self, message: Message) -> bool:
         return self.presence.welcome(message.src, message.incarnation)
 
