@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from .channel import Channels, Tensors
-from .clock import AGAIN, CONFIRMATION, NO_VECTOR, OUT_OF_TURN, Clock, Key, Use, Waited
+from .clock import AGAIN, CONFIRMATION, NO_VECTOR, OUT_OF_TURN, Clock, Use, Waited
 from .connections import Presence
-from .endpoint import Endpoint, Message, names_of
+from .endpoint import Endpoint, Key, Message, names_of
 from .environment import CONSTANTS
 from .schedule import Flow, Schedule, limit, tell_every
 from .wire import Rejected
@@ -188,7 +188,7 @@ class PlannedClock(ScheduledClock):
         keys = [(node, self._planned(uses, node, taken[node]), taken[node]) for node in nodes]
         self.endpoint.receive_soon({key for key in keys if key[1]}.difference(self._inbox), self._store)
         for key in keys:
-            if key[1]:
+            if key[1] and key not in self._inbox:
                 self._wait_for([key], _last_words(self._presence, key[0]))
         for node in nodes:
             taken[node] += 1

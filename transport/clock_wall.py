@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from .channel import Channels, Tensors
-from .clock import CONFIRMATION, EVALUATION, Key, Use, Waited, silence_of
+from .clock import CONFIRMATION, EVALUATION, Use, Waited, silence_of
 from .clock_planned import Awake, Rules, ScheduledClock
-from .endpoint import Endpoint
+from .endpoint import Endpoint, Key
 from .environment import CONSTANTS
 from .schedule import Schedule, can_be_used, chosen_round, needed_round
 from .use_log import DEADLINE, LEFT_OUT, UseLog

@@ -2,6 +2,7 @@
 sent, kept, used and thrown away; neighbours that come late or die; and the one rule by which a message is chosen."""
 
 import math
+import threading
 import time
 from dataclasses import fields
 
@@ -13,8 +14,8 @@ from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import CONFIRMATION
 from sheafgossip.transport.clock_planned import PlannedClock, Rules
 from sheafgossip.transport.connections import identity_of
-from sheafgossip.transport.control import NeighbourGone
-from sheafgossip.transport.endpoint import NeighbourTimeout
+from sheafgossip.transport.control import NeighbourGone, Stop
+from sheafgossip.transport.endpoint import NeighbourTimeout, Stopped
 from sheafgossip.transport.peers import Peers
 from sheafgossip.transport.schedule import Schedule, can_be_used, chosen_round, needed_round
 from sheafgossip.transport.stopwatch import Stopwatch
@@ -104,6 +105,27 @@ def test_sending_what_was_not_announced_raises_value_error_and_sends_nothing(net
     peers.send({0: vector(1, 2)})
     with pytest.raises(ValueError, match="vector 2 to client 0 in round 2 is one more than announced"):
         peers.send({0: vector(1, 2)})
+
+
+def test_the_launcher_is_heard_while_a_neighbour_sends_without_end(network):
+    client, [flooding, _] = network.client_of_puppets(2)
+    peers, heard = client.peers({j: Channel((1,), (1,)) for j in (0, 1)}), threading.Event()
+
+    def flood() -> None:
+        end = time.monotonic() + 100
+        while not heard.is_set() and time.monotonic() < end:
+            say(network, flooding, 1, round=1, dst=2)
+
+    def wait() -> None:
+        threading.Timer(0.1, client.launcher.send, [Stop("Ctrl-C")]).start()
+        with pytest.raises(Stopped, match="Ctrl-C"):
+            peers.receive()
+        heard.set()
+
+    began = time.monotonic()
+    network.in_parallel(flood, wait)
+    assert time.monotonic() - began < 50
+    assert peers.rejected()["round or phase out of turn"] > 0
 
 
 def test_silent_neighbours_are_named_with_the_round_and_waiting_for_them_is_wall_time_without_cpu_time(network):
