@@ -9,7 +9,7 @@ import numpy as np
 
 from ..topology.randomness import generator
 from .codecs import CannotEncode, Codec, Draws, Tensors, finite
-from .wire import Layout, Rejected, layout_of
+from .wire import Layout, Plain, Rejected, layout_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,13 @@ class Format:
         if self.codec is None or self.exact == self.length:
             return ((self.dtype, (self.length,)),)
         return self.codec.layout(self.length - self.exact) + (((self.dtype, (self.exact,)),) if self.exact else ())
+
+    @cached_property
+    def plain(self) -> Plain | None:
+        """None: the vector does not travel as it is."""
+        if self.codec is not None and self.exact < self.length:
+            return None
+        return Plain(self.layout, self.dtype, (self.length,), self.length * self.dtype.itemsize)
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
         """Raises CannotEncode where the numbers cannot be sent so."""
@@ -107,7 +114,8 @@ def _formats(
 
 
 class Channels:
-    """Makes messages of vectors to each neighbour, and vectors of theirs; codecs draw by the ``seed`` of the run."""
+    """Makes messages of vectors to each neighbour, and vectors of theirs; codecs draw by the ``seed`` of the run.
+    ``plain_received`` has the form of what travels as it is: {(neighbour, phase, whether in round 1): form or None}."""
 
     def __init__(self, node: int, channels: Mapping[int, Channel], dtype: np.dtype | str, seed: int = 0):
         self.neighbours = tuple(sorted(channels))
@@ -117,6 +125,12 @@ class Channels:
         self._seed = seed
         self._sent = {j: (c.sent_as(2, self.dtype), c.sent_as(1, self.dtype)) for j, c in channels.items()}
         self._received = {j: (c.received_as(2, self.dtype), c.received_as(1, self.dtype)) for j, c in channels.items()}
+        self.plain_received = {
+            (j, phase, is_first): format.plain
+            for j, by_round in self._received.items()
+            for is_first, formats in enumerate(by_round)
+            for phase, format in enumerate(formats)
+        }
         self._owed: dict[tuple[int, int], np.ndarray] = {}  # (neighbour, message of a round): what was left out of it
 
     def __getitem__(self, node: int) -> Channel:

@@ -10,8 +10,9 @@ import numpy as np
 
 from .channel import Channels, Tensors
 from .control import Waiting, WaitOver
-from .endpoint import Endpoint, Key, Message, NeighbourTimeout, Traffic, names_of
+from .endpoint import Endpoint, NeighbourTimeout, Traffic, names_of
 from .environment import CONSTANTS
+from .messages import Key, Message
 from .stopwatch import parts_of
 from .wire import Rejected
 
@@ -43,7 +44,8 @@ class Clock:
     """That of a run without a scenario: every message is sent, and each exchange uses those of its own round. A message
     is taken in when its round and phase lie ahead, by ``ahead`` rounds at most: a neighbour that is waited for in every
     round is never more than one ahead. ``round`` is the present one; ``sent`` and ``taken`` count each neighbour's
-    messages in it so far, ``deadlines_passed`` the waits of all rounds that a deadline has ended."""
+    messages in it so far, ``deadlines_passed`` the waits of all rounds that a deadline has ended. ``holds_back`` tells
+    whether a message may have to wait, or be left out, before it is sent."""
 
     deadlines_passed = 0
 
@@ -55,6 +57,7 @@ class Clock:
         self.sent = dict.fromkeys(self.neighbours, 0)
         self.taken = dict.fromkeys(self.neighbours, 0)
         self.timeout = timeout
+        self.holds_back = endpoint.opens_late
         self._ahead = ahead
         self._inbox: dict[Key, np.ndarray] = {}
         self._used: list[Use] = []
@@ -87,15 +90,15 @@ class Clock:
         return ()
 
     def receive(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
-        round, taken = self.round, self.taken
-        wanted = [(node, round, taken[node]) for node in nodes]
-        lacking = set(wanted).difference(self._inbox)
-        self.endpoint.receive_soon(lacking, self._store)
+        round, taken, inbox, forms = self.round, self.taken, self._inbox, self.channels.plain_received
+        wanted, is_first = [(node, round, taken[node]) for node in nodes], round == 1
+        lacking = {key: forms.get((key[0], key[2], is_first)) for key in wanted if key not in inbox}
+        self.endpoint.receive_soon(lacking, inbox.__setitem__, self._store)
         if lacking:
             self._wait_for(wanted)
         for node in nodes:
             taken[node] += 1
-        return dict(zip(nodes, map(self._inbox.pop, wanted), strict=True))
+        return dict(zip(nodes, map(inbox.pop, wanted), strict=True))
 
     def left_out(self) -> bool:
         """Whether the run's scenario keeps this client from working for its server in this round."""

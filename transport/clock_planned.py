@@ -12,8 +12,9 @@ import numpy as np
 from .channel import Channels, Tensors
 from .clock import AGAIN, CONFIRMATION, NO_VECTOR, OUT_OF_TURN, Clock, Use, Waited
 from .connections import Presence
-from .endpoint import Endpoint, Key, Message, names_of
+from .endpoint import Endpoint, names_of
 from .environment import CONSTANTS
+from .messages import Key, Message
 from .schedule import Flow, Schedule, limit, tell_every
 from .wire import Rejected
 
@@ -49,6 +50,7 @@ class ScheduledClock(Clock):
 
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout)
+        self.holds_back = True
         self.schedule = schedule
         self._rules = rules
         self._presence, self._awake = endpoint.presence, Awake()
@@ -181,12 +183,14 @@ class PlannedClock(ScheduledClock):
 
     def receive(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
         taken, uses, needed = self.taken, self.schedule.uses, self.schedule.needed[self.round - 1]
+        forms = self.channels.plain_received
         if self.round == self._rules.breaks_off_in and not any(
             needed[n:, self._place[j]].any() for j, n in self.sent.items()
         ):
             raise BrokenOff
         keys = [(node, self._planned(uses, node, taken[node]), taken[node]) for node in nodes]
-        self.endpoint.receive_soon({key for key in keys if key[1]}.difference(self._inbox), self._store)
+        lacking = {(j, n, k): forms.get((j, k, n == 1)) for j, n, k in keys if n and (j, n, k) not in self._inbox}
+        self.endpoint.receive_soon(lacking, self._take_in, self._store)
         for key in keys:
             if key[1] and key not in self._inbox:
                 self._wait_for([key], _last_words(self._presence, key[0]))
@@ -219,7 +223,7 @@ class PlannedClock(ScheduledClock):
         last = self._planned(self.schedule.keep, node, phase, round)
         return last > self.round or (last == self.round and phase >= self.taken[node])
 
-    def _take_in(self, key: Key, vector: np.ndarray, *, is_shown: bool) -> None:
+    def _take_in(self, key: Key, vector: np.ndarray, *, is_shown: bool = False) -> None:
         node, round, phase = key
         if not is_shown:
             self._came[node, self._planned(self.schedule.into_life, node, phase, round)] += 1

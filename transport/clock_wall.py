@@ -12,8 +12,9 @@ import numpy as np
 from .channel import Channels, Tensors
 from .clock import CONFIRMATION, EVALUATION, Use, Waited, silence_of
 from .clock_planned import Awake, Rules, ScheduledClock
-from .endpoint import Endpoint, Key
+from .endpoint import Endpoint
 from .environment import CONSTANTS
+from .messages import Key
 from .schedule import Schedule, can_be_used, chosen_round, needed_round
 from .use_log import DEADLINE, LEFT_OUT, UseLog
 

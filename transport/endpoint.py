@@ -16,14 +16,12 @@ import zmq
 from .connections import Connections, Options, identity_of
 from .control import Call, Control, NeighbourCalls, NeighbourCame, Place, Stop
 from .environment import CONSTANTS
-from .keys import authenticated_number
+from .messages import AT_ONCE, Key, Message, MessageReader, Peer, receive_frame, rest_of
 from .stopwatch import Stopwatch, parts_of
-from .wire import HeaderReader, Rejected, layout_of, message_wire_bytes, pack_end, pack_start, view_tensor
+from .wire import Plain, Rejected, layout_of, message_wire_bytes, pack_end, pack_start
 
 _send: Callable[..., None] = zmq.backend.Socket.send  # socket, frame, flags, whether to copy a frame of bytes
-_receive: Callable[..., Any] = zmq.backend.Socket.recv  # socket, flags, whether to return bytes
-_new = tuple.__new__  # of a NamedTuple: half the time of a call by its name
-_MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enumeration is looked up at every call
+_MORE = int(zmq.SNDMORE)  # a plain number: the enumeration is looked up at every call
 _SOON_S, _LOOK_EVERY_S = CONSTANTS.soon_s, CONSTANTS.look_every_s
 _GLANCE_S = 0.2
 _SEEN_IN_S = 1e-4  # that a message is there is seen sooner than this, else it was waited for
@@ -39,15 +37,7 @@ class NeighbourTimeout(Exception):
     """A neighbour was silent for transport.timeout."""
 
 
-Key = tuple[int, int, int]  # sender, round and phase of a message
-
-
-class Message(NamedTuple):
-    src: int
-    round: int
-    phase: int
-    tensors: tuple[np.ndarray, ...]
-    incarnation: int = 1  # of the process that sent it
+_NOBODY, _NOTHING = Peer(-1, 0, b""), (0, 0, ())
 
 
 class Traffic(NamedTuple):
@@ -67,6 +57,7 @@ class Endpoint:
     def __init__(self, context: zmq.Context, control: Control, options: Options):
         self.node = options.node
         self.connections = Connections(context, options)
+        self._reader = MessageReader(self.connections, options)
         self.presence, self.rejected = self.connections.presence, self.connections.rejected
         self.close = self.connections.close
         self.heard: list[Any] = []
@@ -75,18 +66,16 @@ class Endpoint:
         self.before_waiting: Callable[[], None] = lambda: None  # called where no message has come soon
         self.stopwatch = options.stopwatch or Stopwatch("start", running=False)
         self.control = control
-        self._headers = HeaderReader(options.run, self.node)
         self._start_to = cache(partial(pack_start, options.run, self.node))
         self._sealed = options.keys is not None
         self.route_to: dict[int, bytes] = {}  # over connections that the other end may not have answered yet
-        self._peer_of: dict[bytes, tuple[int, int]] = {}  # (neighbour, its incarnation)
-        self._opens_late = options.opens_late
+        self.opens_late = options.opens_late
         self._places: dict[int, Place] = {}  # of neighbours, where connections are opened late
         self._sought: dict[int, Place] = {}  # to whom a connection was opened, or who was asked to open one
         self._open_theirs: Set[int] = frozenset()  # who need not be asked
         self._waiting: list[Message] = []  # that came while this client was still linking up
         self._last_words: list[Message] = []  # that came over a connection that has been closed since
-        self._look_due = self._came = 0.0
+        self._look_due = 0.0
         self._router = self.connections.router
         self._poller, self._aside = zmq.Poller(), zmq.Poller()  # the one for all, the other for all but messages
         self._poller.register(self._router, zmq.POLLIN)
@@ -98,7 +87,7 @@ class Endpoint:
         """Links up with all neighbours: the lower number connects and says hello, the higher one answers. Returns the
         ``hellos``. Raises NeighbourTimeout when some are silent at ``deadline`` (time.monotonic() seconds). Where
         connections are opened late, ``seek`` does all that."""
-        if self._opens_late:
+        if self.opens_late:
             self._places = {place.node: place for place in places} | self._places  # who has come since is at a new one
             return []
         missing = {place.node for place in places}
@@ -125,7 +114,7 @@ class Endpoint:
         node = place.node
         route = identity_of(node, place.incarnation) if node < self.node else os.urandom(16)
         self.route_to[node] = route
-        self._peer_of[route] = node, place.incarnation
+        self._reader.know(route, node, place.incarnation)
         if self.node < node:
             self._sought[node] = place
             self.connections.open(node, place.address, route)
@@ -178,7 +167,7 @@ class Endpoint:
             return
         if self.node < place.node:
             if before is not None:
-                self._last_words += _all_there(self._take, self.reject)  # else it is lost with its connection
+                self._last_words += _all_there(self._reader.take, self.reject)  # else it is lost with its connection
                 with contextlib.suppress(zmq.ZMQError):
                     self._router.disconnect(before.address)
             self._link(place)
@@ -190,7 +179,7 @@ class Endpoint:
         """A neighbour is there (again), perhaps at a new address."""
         if place.key and place != self._places.get(place.node):
             self.connections.learn({place.node: place.key}, more=True)
-        if self._opens_late:
+        if self.opens_late:
             self._places[place.node] = place
         if opens:
             self._open(place)
@@ -203,28 +192,29 @@ class Endpoint:
         ``rejected``. ``beside`` is the kind of messages that are no traffic of the round."""
         layout = layout_of(tensors)
         end = pack_end(round, phase, layout)
-        self._headers.expect(end, round, phase, layout)
+        self._reader.headers.expect(end, round, phase, layout)
         sizes = tuple([tensor.nbytes for tensor in tensors])
         frames = [_frame(tensor) for tensor in tensors]
-        sent, before = {}, self.sent[beside]
+        sent, before, last, router = {}, self.sent[beside], len(frames) - 1, self._router
         for node in to:
-            header = self._start_to(node) + end
-            if self._put(self.route_to[node], header, frames):
-                sent[node] = one = _weigh(len(header), sizes, self._sealed)
-                before[node] = Traffic(*map(add, before[node], one)) if node in before else one
+            header, route = self._start_to(node) + end, self.route_to[node]
+            try:
+                _send(router, route, _MORE)
+            except zmq.ZMQError:
+                if not self._begin(route):
+                    continue
+            _send(router, header, _MORE if frames else 0)
+            for place, frame in enumerate(frames):  # small ones are copied sooner than shared
+                _send(router, frame, _MORE if place < last else 0, type(frame) is bytes)
+            sent[node] = one = _weigh(len(header), sizes, self._sealed)
+            before[node] = Traffic(*map(add, before[node], one)) if node in before else one
         return sent
 
-    def _put(self, route: bytes, header: bytes, frames: Sequence[bytes | zmq.Frame]) -> bool:
-        """The frames after the header go where that one went, at once. False where nobody is there any more."""
-        router = self._router
+    def _begin(self, route: bytes) -> bool:
+        """Begins a message once there is room for it. False where nobody is there any more."""
         while True:
             try:
-                to_come = len(frames)
-                _send(router, route, _MORE)
-                _send(router, header, to_come and _MORE)
-                for frame in frames:  # small ones are copied sooner than shared
-                    to_come -= 1
-                    _send(router, frame, to_come and _MORE, type(frame) is bytes)
+                _send(self._router, route, _MORE)
                 return True
             except zmq.Again:  # the neighbour's queue is full: wait for room, and for a word from the launcher
                 start = time.monotonic()
@@ -249,9 +239,9 @@ class Endpoint:
         if start >= self._look_due and self._wait_for_any(0):
             return None  # the caller may not want to wait so long any more
         try:
-            hurries = start + _SOON_S >= deadline or ((linking or self._opens_late) and self._sealed)
-            message = self._take(_AT_ONCE if hurries else 0)
-            if (waited := self._came - start) > _SEEN_IN_S:
+            hurries = start + _SOON_S >= deadline or ((linking or self.opens_late) and self._sealed)
+            message = self._reader.take(AT_ONCE if hurries else 0)
+            if (waited := self._reader.came - start) > _SEEN_IN_S:
                 self.stopwatch.blocked_for(waited)
             return message
         except zmq.Again:
@@ -263,45 +253,39 @@ class Endpoint:
             self._wait_for_any(0)  # a flood of garbage keeps neither the launcher nor the deadline waiting
         return None
 
-    def receive_soon(self, lacking: set[Key], store: Callable[[Message], Key | None]) -> None:
-        """Takes in messages until none is ``lacking``, as long as they come one soon after the other, in few steps:
-        where many processes share few processors, each step finds cold caches. ``store`` returns the key of what it
-        takes in. All else is left to ``receive``."""
-        if self._waiting or self._last_words or (self._opens_late and self._sealed):
+    def receive_soon(
+        self,
+        lacking: dict[Key, Plain | None],
+        take_in: Callable[[Key, np.ndarray], None],
+        store: Callable[[Message], Key | None],
+    ) -> None:
+        """Takes in messages until none is ``lacking``, as long as they come one soon after the other. ``take_in`` is
+        told what is lacking and has the form that is given there; ``store`` all else, and returns the key of what it
+        has taken in. Where many processes share few processors each call finds cold caches: here are few. What does
+        not come soon is left to ``receive``."""
+        if self._waiting or self._last_words or (self.opens_late and self._sealed):
             return
+        router, peers, known = self._router, self._reader.peers, {} if self._sealed else self._reader.headers.known
         try:
             while lacking and (start := time.monotonic()) < self._look_due:
-                message = self._take(0)
-                if (waited := self._came - start) > _SEEN_IN_S:
+                route: bytes = receive_frame(router, 0, True)
+                if (waited := time.monotonic() - start) > _SEEN_IN_S:
                     self.stopwatch.blocked_for(waited)
-                lacking.discard(store(message))
+                head, frames = rest_of(router)
+                header, (node, _, begin) = head.bytes, peers.get(route, _NOBODY)
+                end = header[len(begin) :] if header.startswith(begin) else b""
+                round, phase, layout = known.get(end, _NOTHING)
+                form = lacking.get(key := (node, round, phase))
+                if form and form.layout == layout and len(frames) == 1 and len(frames[0]) == form.nbytes:
+                    take_in(key, np.ndarray(form.shape, form.dtype, frames[0]))
+                    del lacking[key]
+                elif taken := store(self._reader.read(route, head, frames)):
+                    lacking.pop(taken, None)
         except zmq.Again:
             self.stopwatch.blocked_for(time.monotonic() - start)
             self.before_waiting()
         except Rejected as rejected:
             self.reject(rejected)
-
-    def _take(self, flags: int) -> Message:
-        """The next message. Raises zmq.Again, Rejected."""
-        router = self._router
-        route: bytes = _receive(router, flags, True)
-        self._came = time.monotonic()  # what follows takes time where a message is large, but waits for nothing
-        head: zmq.Frame = _receive(router, _AT_ONCE, False)  # a frame knows whether more follow
-        frame, frames = head, []
-        while frame.more:
-            frame = _receive(router, _AT_ONCE, False)
-            frames.append(frame.bytes)
-        sender = self._peer_of.get(route)
-        peer, incarnation = sender or self.presence.latecomer(route)
-        if self._sealed and peer < self.node and authenticated_number(head) != peer:
-            raise Rejected("another client's name")
-        round, phase, layout = self._headers.read(peer, head.bytes, len(frames))
-        message = _new(Message, (peer, round, phase, tuple(map(view_tensor, frames, layout)), incarnation))
-        if sender is None:
-            self._peer_of[route] = peer, incarnation
-        if not (round or phase or frames):  # a greeting
-            self.connections.note()  # this one's, before it can have closed again
-        return message
 
     def reject(self, rejected: Rejected) -> None:
         self.rejected[rejected.reason] += 1
@@ -331,7 +315,7 @@ class Endpoint:
             elif not self.presence.note(message):
                 self.heard.append(message)
             elif isinstance(message, NeighbourCame):
-                self._find(message.place, opens=not self._opens_late)
+                self._find(message.place, opens=not self.opens_late)
         return True
 
 
@@ -340,7 +324,7 @@ def _all_there(take: Callable[[int], Message], reject: Callable[[Rejected], None
     with contextlib.suppress(zmq.Again):
         for _ in range(_MOST_LAST_WORDS):
             try:
-                yield take(_AT_ONCE)
+                yield take(AT_ONCE)
             except Rejected as rejected:
                 reject(rejected)
 

@@ -93,7 +93,7 @@ class Peers:
             phase = len(self._channels[node].sent_in(round)) if shown else clock.sent[node]
             tensors = self._channels.encode(node, round, phase - shown, vector)
             clock.sent[node] += not shown
-            for copy in range(copies_to(node, phase, tensors)):
+            for copy in range(copies_to(node, phase, tensors) if clock.holds_back else 1):
                 shared.setdefault((id(tensors[0]), phase, copy), (tensors, []))[1].append(node)
         for (_, phase, copy), (tensors, nodes) in shared.items():
             if self.tap and not copy and not shown:

@@ -3,6 +3,7 @@ pickled; and what ZMTP 3.1, the protocol under every ZeroMQ socket, makes of fra
 
 from collections.abc import Iterable
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 import msgpack
 import numpy as np
@@ -20,6 +21,15 @@ _DTYPES = tuple(map(np.dtype, ("<f4", "<f8", "<f2", "<i4", "<i8", "|u1", "|i1", 
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _LIST_OF_SEVEN = b"\x97"  # msgpack's mark
 _KNOWN_AT_MOST = 64
+
+
+class Plain(NamedTuple):
+    """The one tensor of a message that is a vector as it is."""
+
+    layout: Layout
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    nbytes: int
 
 
 class Rejected(Exception):
@@ -81,25 +91,26 @@ def layout_of(tensors: tuple[np.ndarray, ...]) -> Layout:
 
 class HeaderReader:
     """Most headers of a round that neighbours send ``node`` end alike: this is parsed once, or told beforehand, and of
-    the others only the start is compared with the one that this sender must write, byte by byte."""
+    the others only the start is compared with the one that this sender must write, byte by byte. ``known`` is what such
+    an end says: round, phase, layout."""
 
     def __init__(self, run: int, node: int):
         self._run, self._node = run, node
-        self._start_from = cache(lambda src: pack_start(run, src, node))
-        self._known: dict[bytes, tuple[int, int, Layout]] = {}  # what follows the start: round, phase, layout
+        self.start_from = cache(lambda src: pack_start(run, src, node))
+        self.known: dict[bytes, tuple[int, int, Layout]] = {}
 
     def expect(self, end: bytes, round: int, phase: int, layout: Layout) -> None:
         """``end`` is what was packed of these: neighbours mostly send what they are sent."""
-        if end not in self._known:
-            if len(self._known) >= _KNOWN_AT_MOST:
-                self._known.clear()
-            self._known[end] = round, phase, layout
+        if end not in self.known:
+            if len(self.known) >= _KNOWN_AT_MOST:
+                self.known.clear()
+            self.known[end] = round, phase, layout
 
     def read(self, src: int, frame: bytes, frames: int) -> tuple[int, int, Layout]:
         """The round, the phase and the layout. Raises Rejected, also where the message is not from ``src``."""
-        start = self._start_from(src)
+        start = self.start_from(src)
         end = frame[len(start) :] if frame.startswith(start) else b""
-        known = self._known.get(end)
+        known = self.known.get(end)
         if known is not None and len(known[2]) == frames:
             return known
         (run, from_, to, round, phase), layout = unpack_header(frame, frames)

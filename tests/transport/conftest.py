@@ -17,8 +17,9 @@ from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import Clock
 from sheafgossip.transport.connections import Options
 from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, Place
-from sheafgossip.transport.endpoint import Endpoint, Message, Traffic
+from sheafgossip.transport.endpoint import Endpoint, Traffic
 from sheafgossip.transport.keys import KeyPair, Ring, dial_with
+from sheafgossip.transport.messages import Message
 from sheafgossip.transport.peers import Peers
 
 LONGEST_WAIT_S = 100.0  # after which a test gives up on something that takes milliseconds

@@ -56,7 +56,7 @@ ILLEGAL = {
         {"shapes": []},
         {"round": 3, "shapes": [[0, 1]]},  # ahead of its time, and wrong all the same
     ],
-    "wrong dtype": [{"shapes": [[1, 2]]}],
+    "wrong dtype": [{"shapes": [[1, 2]]}, {"shapes": [[3, 2]]}, {"shapes": [[3, 2]]}],  # its header is known by then
 }
 
 
@@ -67,7 +67,7 @@ def test_a_message_that_the_link_does_not_announce_is_dropped_and_counted(networ
     peers.next_round()
     for changed in ILLEGAL[reason]:
         header = {"round": 2, "shapes": [[0, 2]]} | changed
-        tensors = [bytes((4, 8)[code] * length) for code, length in header["shapes"]]
+        tensors = [bytes((4, 8, 2, 4)[code] * length) for code, length in header["shapes"]]
         neighbour.send_multipart([network.header(src=0, dst=1, **header), *tensors])
     say(network, neighbour, 1, 2, round=2)
     heard = peers.receive()[0]
@@ -75,6 +75,45 @@ def test_a_message_that_the_link_does_not_announce_is_dropped_and_counted(networ
     assert peers.rejected() == {reason: len(ILLEGAL[reason])}
     with pytest.raises(ValueError, match="read-only"):
         heard[0] = 2
+
+
+LEGAL = vector(1, 2).tobytes()
+REJECTED = [  # frames after the header, and why they are dropped
+    ([], "malformed header"),
+    ([LEGAL, LEGAL], "malformed header"),
+    ([b""], "wrong shape"),
+    ([LEGAL[:4]], "wrong shape"),
+    ([LEGAL[:-1]], "wrong shape"),
+    ([LEGAL + b"0"], "wrong shape"),
+    ([LEGAL + LEGAL], "wrong shape"),
+]
+
+
+@pytest.mark.parametrize("keys", [False, True])
+@pytest.mark.parametrize(("frames", "reason"), REJECTED)
+def test_the_very_header_that_is_waited_for_makes_no_other_frames_legal(network, frames, reason, keys):
+    client, [neighbour] = network.client_of_puppets(1, keys=keys)
+    peers = client.peers({0: Channel((2,), (2,))})
+    peers.send({0: vector(0, 0)})  # from now on it knows the headers of such messages
+    neighbour.send_multipart([network.header(src=0, dst=1, round=1, shapes=[[0, 2]]), *frames])
+    say(network, neighbour, 1, 2, round=1)
+    heard = peers.receive()[0]
+    assert heard.tolist() == [1, 2]
+    with pytest.raises(ValueError, match="read-only"):
+        heard[0] = 2
+    assert peers.rejected() == {reason: 1}
+
+
+def test_a_header_that_is_waited_for_is_dropped_where_another_neighbour_sends_it(network):
+    client, puppets = network.client_of_puppets(2)
+    peers = client.peers({j: Channel((1,), (1,)) for j in (0, 1)})
+    peers.send(dict.fromkeys((0, 1), vector(0)))
+    say(network, puppets[1], 9, round=1, src=0, dst=2)
+    say(network, puppets[1], 2, round=1, src=1, dst=2)
+    assert peers.receive([1])[1].tolist() == [2]
+    assert peers.rejected() == {"wrong source or destination": 1}
+    say(network, puppets[0], 1, round=1, src=0, dst=2)
+    assert peers.receive([0])[0].tolist() == [1]
 
 
 def test_a_message_that_is_there_or_was_taken_already_is_dropped_and_counted_once(network):

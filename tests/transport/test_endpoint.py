@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sheafgossip.transport import endpoint as module
+from sheafgossip.transport import endpoint, messages
 from sheafgossip.transport.channel import Channel
 from sheafgossip.transport.control import Call, ControlClosed, NeighbourCalls, NeighbourCame, NeighbourGone, Place, Stop
 from sheafgossip.transport.endpoint import NeighbourTimeout, Stopped
@@ -42,14 +42,15 @@ def test_clients_meet_soon_and_every_message_arrives_where_it_should(network, ke
 def test_the_time_that_it_takes_to_take_in_a_large_message_is_no_waiting(network, monkeypatch):
     sender, receiver = network.linked(2, [(0, 1)])
     clock = SimpleNamespace(now=time.monotonic(), monotonic=lambda: clock.now)  # stands still but for the message
-    view_tensor = module.view_tensor
+    view_tensor = messages.view_tensor
 
     def large(*frame_and_form):
         clock.now += 5
         return view_tensor(*frame_and_form)
 
-    monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "view_tensor", large)
+    for module in (endpoint, messages):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(messages, "view_tensor", large)
     receiver.endpoint.stopwatch = Stopwatch("exchange", clock=lambda: round(1e9 * clock.now))
     sender.send(1, VECTOR)
     assert receiver.receive() is not None

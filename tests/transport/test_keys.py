@@ -5,6 +5,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 
@@ -14,6 +15,8 @@ import psutil
 import pytest
 import zmq
 
+from sheafgossip.transport import endpoint
+from sheafgossip.transport.channel import Format
 from sheafgossip.transport.connections import KernelCounters, counts_bytes
 from sheafgossip.transport.endpoint import NeighbourTimeout
 from sheafgossip.transport.keys import ZapHandler
@@ -125,6 +128,24 @@ def test_a_neighbour_cannot_speak_as_another(network):
     with pytest.raises(NeighbourTimeout, match="no connection to client 0, 1"):
         other.connect(dict.fromkeys((0, 1), "never used"), 0.5)
     assert other.endpoint.rejected == {"another client's name": 1}
+
+
+def test_a_neighbour_cannot_speak_as_another_that_has_been_there(network, monkeypatch):
+    monkeypatch.setattr(endpoint, "_LOOK_EVERY_S", 100.0)
+    client, [gone, _] = network.client_of_puppets(2, keys=True)
+    client.endpoint.send([0], 1, 0, (VECTOR,))  # from now on it knows the headers of such messages
+    gone.close()
+    rejected, end = client.endpoint.rejected, time.monotonic() + 100
+    while not rejected["another client's name"] and time.monotonic() < end:  # the one that is gone has the name yet
+        liar = network.puppet(client, b"node-0000", keys=(network.pairs[1], network.pairs[2].public))
+        liar.send_multipart([network.header(src=0, dst=2)])
+        client.receive(0.2)
+    liar.send_multipart([network.header(src=0, dst=2, round=1, shapes=[[0, len(VECTOR)]]), VECTOR.tobytes()])
+    lacking, taken = {(0, 1, 0): Format(None, VECTOR.dtype, len(VECTOR), 0).plain}, {}
+    while rejected["another client's name"] < 2 and not taken and time.monotonic() < end:
+        client.endpoint.receive_soon(lacking, taken.__setitem__, lambda message: None)
+    assert rejected["another client's name"] == 2
+    assert not taken
 
 
 def test_who_sits_at_a_neighbours_address_without_its_key_hears_nothing(network):

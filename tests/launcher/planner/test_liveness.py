@@ -30,11 +30,13 @@ from sheafgossip.transport.clock_planned import PlannedClock, Rules, ScheduledCl
 from sheafgossip.transport.clock_wall import WallClock
 from sheafgossip.transport.codecs import codec
 from sheafgossip.transport.connections import Presence
-from sheafgossip.transport.endpoint import Message, Traffic
+from sheafgossip.transport.endpoint import Traffic
+from sheafgossip.transport.messages import Message
 from sheafgossip.transport.peers import Peers
 from sheafgossip.transport.schedule import deadlines_left, limit
 from sheafgossip.transport.stopwatch import Stopwatch
 from sheafgossip.transport.use_log import BEGINS
+from sheafgossip.transport.wire import layout_of
 
 from .scenarios import scenario_of
 
@@ -130,6 +132,8 @@ class Stage:
 class Process:
     """One incarnation of a client: its peers' endpoint, and what an algorithm makes of them, without learning."""
 
+    opens_late = False
+
     def __init__(self, stage: Stage, node: int, planned: Incarnation):
         self.stage, self.node, self.planned, self.incarnation = stage, node, planned, planned.number
         self.presence, self.rejected, self.stopwatch = Presence(node), Counter(), Stopwatch("start", running=False)
@@ -160,9 +164,14 @@ class Process:
         self.spoken_to = False
         return self.queue.popleft() if self.queue else None
 
-    def receive_soon(self, lacking: set, store) -> None:
+    def receive_soon(self, lacking: dict, take_in, store) -> None:
         while lacking and self.queue:
-            lacking.discard(store(self.queue.popleft()))
+            message = self.queue.popleft()
+            form = lacking.pop(message[:3], None)
+            if form and layout_of(message.tensors) == form.layout:
+                take_in(message[:3], message.tensors[0])
+            else:
+                store(message)
 
     def welcome(self, message: Message) -> bool:
         return self.presence.welcome(message.src, message.incarnation)
