@@ -33,9 +33,9 @@ evaluation = {{ every = 0 }}
 algorithm = {{ name = "d-psgd" }}
 """
 CNN = """
-clients = 40
+clients = {clients}
 rounds = 3
-topology = {{ p = 0.15 }}
+topology = {{ p = {p} }}
 data = {{ dataset = "mnist", root = "{root}", rotations = [0, 90, 180, 270], reduced_clients = 0.5 }}
 model = {{ kind = "cnn" }}
 training = {{ work = "epochs", alpha = 0.05 }}
@@ -77,7 +77,9 @@ def main() -> None:
         many = ((1000, 20), (3000, 5))
         runs += [("logistic, rotated digits", THOUSANDS.format(clients=n, rounds=k)) for n, k in many]
     if arguments.data_root:
-        runs.append(("CNN, rotated MNIST", CNN.format(root=arguments.data_root.resolve())))
+        sizes = ((40, 0.15), (400, 0.015)) if arguments.thousands else ((40, 0.15),)
+        root = arguments.data_root.resolve()
+        runs += [("CNN, rotated MNIST", CNN.format(root=root, clients=n, p=p)) for n, p in sizes]
     header = "run|Python|clients|ready after s|rounds|whole command s|own memory (USS) MB, median|largest|PSS GB"
     pythons = list(filter(None, [sys.executable, arguments.other]))
     text = table(header, [measure(*run, python) for run in runs for python in pythons])

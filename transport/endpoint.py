@@ -190,24 +190,33 @@ class Endpoint:
         """Sends the same tensors to each node; returns what each message weighs. The tensors are copied once, and may
         be changed after the call. A node whose connection is gone is left out of the result and counted in
         ``rejected``. ``beside`` is the kind of messages that are no traffic of the round."""
-        layout = layout_of(tensors)
-        end = pack_end(round, phase, layout)
-        self._reader.headers.expect(end, round, phase, layout)
-        sizes = tuple([tensor.nbytes for tensor in tensors])
-        frames = [_frame(tensor) for tensor in tensors]
-        sent, before, last, router = {}, self.sent[beside], len(frames) - 1, self._router
-        for node in to:
-            header, route = self._start_to(node) + end, self.route_to[node]
-            try:
-                _send(router, route, _MORE)
-            except zmq.ZMQError:
-                if not self._begin(route):
-                    continue
-            _send(router, header, _MORE if frames else 0)
-            for place, frame in enumerate(frames):  # small ones are copied sooner than shared
-                _send(router, frame, _MORE if place < last else 0, type(frame) is bytes)
-            sent[node] = one = _weigh(len(header), sizes, self._sealed)
-            before[node] = Traffic(*map(add, before[node], one)) if node in before else one
+        return self.send_all([(to, phase, tensors)], round, beside)
+
+    def send_all(
+        self, messages: Iterable[tuple[Iterable[int], int, tuple[np.ndarray, ...]]], round: int, beside: str = ""
+    ) -> dict[int, Traffic]:
+        """As ``send``, of (nodes, phase, tensors) each."""
+        sent, before, router, alike = {}, self.sent[beside], self._router, None
+        for to, phase, tensors in messages:
+            layout = layout_of(tensors)
+            if alike != (phase, layout):
+                alike = phase, layout
+                end = pack_end(round, phase, layout)
+                self._reader.headers.expect(end, round, phase, layout)
+                sizes, last = tuple([tensor.nbytes for tensor in tensors]), len(tensors) - 1
+            frames = [_frame(tensor) for tensor in tensors]
+            for node in to:
+                header, route = self._start_to(node) + end, self.route_to[node]
+                try:
+                    _send(router, route, _MORE)
+                except zmq.ZMQError:
+                    if not self._begin(route):
+                        continue
+                _send(router, header, _MORE if frames else 0)
+                for place, frame in enumerate(frames):  # small ones are copied sooner than shared
+                    _send(router, frame, _MORE if place < last else 0, type(frame) is bytes)
+                sent[node] = one = _weigh(len(header), sizes, self._sealed)
+                before[node] = Traffic(*map(add, before[node], one)) if node in before else one
         return sent
 
     def _begin(self, route: bytes) -> bool:

@@ -95,10 +95,12 @@ class Peers:
             clock.sent[node] += not shown
             for copy in range(copies_to(node, phase, tensors) if clock.holds_back else 1):
                 shared.setdefault((id(tensors[0]), phase, copy), (tensors, []))[1].append(node)
-        for (_, phase, copy), (tensors, nodes) in shared.items():
-            if self.tap and not copy and not shown:
-                self.tap(phase, nodes, self._channels.sent(nodes[0], round, phase, tensors))
-            clock.endpoint.send(nodes, round, phase, tensors, EVALUATION if shown else "")
+        if self.tap and not shown:
+            for (_, phase, copy), (tensors, nodes) in shared.items():
+                if not copy:
+                    self.tap(phase, nodes, self._channels.sent(nodes[0], round, phase, tensors))
+        messages = [(nodes, phase, tensors) for (_, phase, _), (tensors, nodes) in shared.items()]
+        clock.endpoint.send_all(messages, round, EVALUATION if shown else "")
 
     def _forged(self, vectors: Vectors) -> Vectors:
         if self._liar is None:

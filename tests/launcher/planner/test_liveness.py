@@ -157,6 +157,10 @@ class Process:
             self.stage.main.switch()
         return dict.fromkeys(nodes, Traffic())
 
+    def send_all(self, messages, round, beside="") -> None:
+        for to, phase, tensors in messages:
+            self.send(to, round, phase, tensors, beside)
+
     def receive(self, deadline: float) -> Message | None:
         if not (self.queue or self.spoken_to) and deadline > self.stage.now:
             self.wakes_at = deadline
