@@ -1,9 +1,9 @@
 """Exchange rounds a second, against the same pattern over bare pyzmq.
 
 Forty processes on an Erdős–Rényi graph (p = 0.15) send each neighbour one vector and wait for one from each, round
-after round, without learning: once through this project's Peers, where every message has a header that is checked and
-bytes that are counted, and once over bare ROUTER sockets that block. The two take turns. What a message takes of its
-client's thread and of ZeroMQ's is counted meanwhile; then, of a client alone, layer by layer.
+after round, without learning: through this project's Peers, where every message has a header that is checked and bytes
+that are counted, and over bare ROUTER sockets that block. The two take turns within the same processes. What a message
+takes of its client's thread and of ZeroMQ's is counted meanwhile; then, of a client alone, layer by layer.
 """
 
 import multiprocessing
@@ -30,7 +30,7 @@ from sheafgossip.transport.endpoint import Endpoint
 from sheafgossip.transport.peers import Peers
 
 FORK = multiprocessing.get_context("fork")
-CLIENTS, P, SECONDS = 40, 0.15, 4.0
+CLIENTS, P, TURNS, ROUNDS_A_TURN = 40, 0.15, 8, 60
 ROUNDS = 500  # of each layer
 CROWD = """Where the time goes meanwhile: microseconds of CPU for a message sent and one received, and how often in a
 round a client's thread sleeps. What a client's thread takes longer than bare pyzmq's is Python."""
@@ -109,45 +109,48 @@ class Reached(NamedTuple):
     sleeps: float  # a round
 
 
-def reached(part: Part, numbers: int, seed: int) -> Reached:
+def reached(parts: Sequence[Part], numbers: int, seed: int) -> list[Reached]:
+    """What each of these ways comes to, which take turns in the same processes."""
     graph = draw(TopologySpec(kind="erdos-renyi", p=P), CLIENTS, seed)
     neighbours = [graph.neighbours(node) for node in range(CLIENTS)]
-    rounds = 50
-    while True:  # as many rounds as take long enough
-        with new_folder() as folder:
-            elapsed, thread_s, process_s, sleeps = _timed(part, numbers, neighbours, folder, rounds)
-        if elapsed >= SECONDS / 2:
-            us = 1e6 / rounds / sum(map(len, neighbours))
-            return Reached(rounds / elapsed, us * thread_s, us * (process_s - thread_s), sleeps / rounds / CLIENTS)
-        rounds = int(rounds * min(20, 1.2 * SECONDS / elapsed))
-
-
-def _timed(
-    part: Part, numbers: int, neighbours: Sequence[Sequence[int]], folder: Path, rounds: int
-) -> tuple[float, ...]:
-    """Seconds; and of all clients, CPU seconds of their threads, of their processes, and how often they slept."""
-    start, end = (FORK.Barrier(CLIENTS + 1, timeout=60) for _ in range(2))
-    spent = FORK.SimpleQueue()
-
-    def so_far() -> np.ndarray:
-        return np.array([time.thread_time(), time.process_time(), resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw])
+    gate, told = FORK.Barrier(CLIENTS + 1, timeout=60), FORK.SimpleQueue()
 
     def live(node: int) -> None:
-        exchange = part(node, neighbours[node], numbers, folder)
-        exchange()
-        start.wait()
-        before = so_far()
-        for _ in range(rounds):
-            exchange()
-        spent.put(so_far() - before)
-        end.wait()
+        exchanges = [part(node, neighbours[node], numbers, folder / part.__name__) for part in parts]
+        spent = np.zeros((len(parts), 3))
+        for _ in range(TURNS):
+            for place, exchange in enumerate(exchanges):
+                exchange()
+                gate.wait()
+                before = so_far()
+                for _ in range(ROUNDS_A_TURN):
+                    exchange()
+                spent[place] += so_far() - before
+                gate.wait()
+        told.put(spent)
 
-    with together(live, CLIENTS):
-        start.wait()
-        started = time.perf_counter()
-        end.wait()
-        elapsed = time.perf_counter() - started
-        return elapsed, *sum(spent.get() for _ in range(CLIENTS))
+    elapsed = np.zeros(len(parts))
+    with new_folder() as folder:
+        for part in parts:
+            (folder / part.__name__).mkdir()
+        with together(live, CLIENTS):
+            for _ in range(TURNS):
+                for place in range(len(parts)):
+                    gate.wait()
+                    started = time.perf_counter()
+                    gate.wait()
+                    elapsed[place] += time.perf_counter() - started
+            spent = sum(told.get() for _ in range(CLIENTS))
+    rounds, us = TURNS * ROUNDS_A_TURN, 1e6 / TURNS / ROUNDS_A_TURN / sum(map(len, neighbours))
+    return [
+        Reached(rounds / elapsed[place], us * thread_s, us * (process_s - thread_s), sleeps / rounds / CLIENTS)
+        for place, (thread_s, process_s, sleeps) in enumerate(spent)
+    ]
+
+
+def so_far() -> np.ndarray:
+    """CPU seconds of this thread, and of this process, and how often the thread has slept."""
+    return np.array([time.thread_time(), time.process_time(), resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw])
 
 
 @contextmanager
@@ -237,8 +240,9 @@ def main() -> None:
     for numbers, aim in ((500, 75), (5000, 88)):
         mine, theirs = list[Reached](), list[Reached]()
         for repeat in range(arguments.repeats):
-            mine.append(reached(ours, numbers, repeat))
-            theirs.append(reached(bare, numbers, repeat))
+            one, other = reached((ours, bare), numbers, repeat)
+            mine.append(one)
+            theirs.append(other)
         rates = [[each.rounds_a_second for each in found] for found in (mine, theirs)]
         shares = [100 * one / other for one, other in zip(*rates, strict=True)]
         rows.append((f"{4 * numbers / 1000:g} kB", *map(spread, rates), spread(shares), aim))
