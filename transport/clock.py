@@ -10,7 +10,7 @@ import numpy as np
 
 from .channel import Channels, Tensors
 from .control import Waiting, WaitOver
-from .endpoint import Endpoint, NeighbourTimeout, Traffic, names_of
+from .endpoint import Endpoint, Intake, NeighbourTimeout, Traffic, names_of
 from .environment import CONSTANTS
 from .messages import Key, Message
 from .stopwatch import parts_of
@@ -60,6 +60,7 @@ class Clock:
         self.holds_back = endpoint.opens_late
         self._ahead = ahead
         self._inbox: dict[Key, np.ndarray] = {}
+        self._intake = Intake(channels.plain_received, self._inbox, self._inbox.__setitem__, self._store)
         self._used: list[Use] = []
 
     def begin(self, round: int, begun_in: int | None = None) -> None:
@@ -90,15 +91,15 @@ class Clock:
         return ()
 
     def receive(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
-        round, taken, inbox, forms = self.round, self.taken, self._inbox, self.channels.plain_received
-        wanted, is_first = [(node, round, taken[node]) for node in nodes], round == 1
-        lacking = {key: forms.get((key[0], key[2], is_first)) for key in wanted if key not in inbox}
-        self.endpoint.receive_soon(lacking, inbox.__setitem__, self._store)
+        round, taken = self.round, self.taken
+        wanted = [(node, round, taken[node]) for node in nodes]
+        lacking = set(wanted).difference(self._inbox)
+        self.endpoint.receive_soon(lacking, range(round + 1, round + 1 + self._ahead), self._intake)
         if lacking:
             self._wait_for(wanted)
         for node in nodes:
             taken[node] += 1
-        return dict(zip(nodes, map(inbox.pop, wanted), strict=True))
+        return dict(zip(nodes, map(self._inbox.pop, wanted), strict=True))
 
     def left_out(self) -> bool:
         """Whether the run's scenario keeps this client from working for its server in this round."""

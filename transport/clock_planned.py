@@ -139,6 +139,7 @@ class PlannedClock(ScheduledClock):
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout, schedule, rules)
         self._stored: dict[tuple[int, int, int], np.ndarray] = {}  # own messages, by (neighbour, phase, round)
+        self._intake = self._intake._replace(take_in=self._take_in)
         self._restored: set[Key] = set()  # those in the inbox that were not sent to this process
         self._latest: dict[tuple[int, int], tuple[int, np.ndarray]] = {}  # (neighbour, phase): round, vector last used
         self._came: Counter[tuple[int, int]] = Counter()  # messages, used or not, by neighbour and own incarnation
@@ -183,14 +184,13 @@ class PlannedClock(ScheduledClock):
 
     def receive(self, nodes: Sequence[int], *, bounded: float = 1) -> dict[int, np.ndarray]:
         taken, uses, needed = self.taken, self.schedule.uses, self.schedule.needed[self.round - 1]
-        forms = self.channels.plain_received
         if self.round == self._rules.breaks_off_in and not any(
             needed[n:, self._place[j]].any() for j, n in self.sent.items()
         ):
             raise BrokenOff
         keys = [(node, self._planned(uses, node, taken[node]), taken[node]) for node in nodes]
-        lacking = {(j, n, k): forms.get((j, k, n == 1)) for j, n, k in keys if n and (j, n, k) not in self._inbox}
-        self.endpoint.receive_soon(lacking, self._take_in, self._store)
+        lacking = {key for key in keys if key[1]}.difference(self._inbox)
+        self.endpoint.receive_soon(lacking, range(1, len(self.schedule.start) + 1), self._intake)
         for key in keys:
             if key[1] and key not in self._inbox:
                 self._wait_for([key], _last_words(self._presence, key[0]))

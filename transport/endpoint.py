@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, lru_cache, partial
 from operator import add
 from typing import Any, NamedTuple
@@ -38,6 +38,15 @@ class NeighbourTimeout(Exception):
 
 
 _NOBODY, _NOTHING = Peer(-1, 0, b""), (0, 0, ())
+
+
+class Intake(NamedTuple):
+    """How a clock takes in messages."""
+
+    forms: Mapping[tuple[int, int, int], Plain | None]  # see Channels.plain_received
+    inbox: Mapping[Key, np.ndarray]
+    take_in: Callable[[Key, np.ndarray], None]  # a vector, as it is
+    store: Callable[[Message], Key | None]  # any message; returns the key of what it has taken in
 
 
 class Traffic(NamedTuple):
@@ -203,6 +212,8 @@ class Endpoint:
                 alike = phase, layout
                 end = pack_end(round, phase, layout)
                 self._reader.headers.expect(end, round, phase, layout)
+                if round:  # some neighbours are one ahead
+                    self._reader.headers.expect(pack_end(round + 1, phase, layout), round + 1, phase, layout)
                 sizes, last = tuple([tensor.nbytes for tensor in tensors]), len(tensors) - 1
             frames = [_frame(tensor) for tensor in tensors]
             for node in to:
@@ -262,19 +273,15 @@ class Endpoint:
             self._wait_for_any(0)  # a flood of garbage keeps neither the launcher nor the deadline waiting
         return None
 
-    def receive_soon(
-        self,
-        lacking: dict[Key, Plain | None],
-        take_in: Callable[[Key, np.ndarray], None],
-        store: Callable[[Message], Key | None],
-    ) -> None:
-        """Takes in messages until none is ``lacking``, as long as they come one soon after the other. ``take_in`` is
-        told what is lacking and has the form that is given there; ``store`` all else, and returns the key of what it
-        has taken in. Where many processes share few processors each call finds cold caches: here are few. What does
-        not come soon is left to ``receive``."""
+    def receive_soon(self, lacking: set[Key], ahead: Container[int], intake: Intake) -> None:
+        """Takes in messages until none is ``lacking``, as long as they come one soon after the other; also those of the
+        rounds ``ahead``. Where many processes share few processors each call finds cold caches: for a vector that comes
+        as it is, the header of which is known byte by byte, there are few. What does not come soon is left to
+        ``receive``."""
         if self._waiting or self._last_words or (self.opens_late and self._sealed):
             return
         router, peers, known = self._router, self._reader.peers, {} if self._sealed else self._reader.headers.known
+        forms, inbox, take_in, store = intake
         try:
             while lacking and (start := time.monotonic()) < self._look_due:
                 route: bytes = receive_frame(router, 0, True)
@@ -284,12 +291,18 @@ class Endpoint:
                 header, (node, _, begin) = head.bytes, peers.get(route, _NOBODY)
                 end = header[len(begin) :] if header.startswith(begin) else b""
                 round, phase, layout = known.get(end, _NOTHING)
-                form = lacking.get(key := (node, round, phase))
-                if form and form.layout == layout and len(frames) == 1 and len(frames[0]) == form.nbytes:
+                form, key = forms.get((node, phase, round == 1)), (node, round, phase)
+                if (
+                    form
+                    and form.layout == layout
+                    and len(frames) == 1
+                    and len(frames[0]) == form.nbytes
+                    and (key in lacking or (round in ahead and key not in inbox))
+                ):
                     take_in(key, np.ndarray(form.shape, form.dtype, frames[0]))
-                    del lacking[key]
+                    lacking.discard(key)
                 elif taken := store(self._reader.read(route, head, frames)):
-                    lacking.pop(taken, None)
+                    lacking.discard(taken)
         except zmq.Again:
             self.stopwatch.blocked_for(time.monotonic() - start)
             self.before_waiting()

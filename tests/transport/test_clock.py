@@ -46,9 +46,10 @@ def test_neighbours_who_do_not_meet_in_every_round_may_be_further_ahead(network)
     assert slow_peers.exchange({1: vector(0)})[1].tolist() == [9]
 
 
-ILLEGAL = {
-    "round or phase out of turn": [{"round": 4}, {"round": 1}, {"round": 0}],
-    "wrong shape": [
+ILLEGAL = {  # each twice: the second time its header is known
+    "round or phase out of turn": 2 * [{"round": 4}, {"round": 1}, {"round": 0}],
+    "wrong shape": 2
+    * [
         {"phase": 1},  # this link has one message a round
         {"shapes": [[0, 3]]},
         {"shapes": [[0, 0]]},
@@ -56,7 +57,7 @@ ILLEGAL = {
         {"shapes": []},
         {"round": 3, "shapes": [[0, 1]]},  # ahead of its time, and wrong all the same
     ],
-    "wrong dtype": [{"shapes": [[1, 2]]}, {"shapes": [[3, 2]]}, {"shapes": [[3, 2]]}],  # its header is known by then
+    "wrong dtype": 2 * [{"shapes": [[1, 2]]}, {"shapes": [[3, 2]]}],
 }
 
 

@@ -141,9 +141,10 @@ def test_a_neighbour_cannot_speak_as_another_that_has_been_there(network, monkey
         liar.send_multipart([network.header(src=0, dst=2)])
         client.receive(0.2)
     liar.send_multipart([network.header(src=0, dst=2, round=1, shapes=[[0, len(VECTOR)]]), VECTOR.tobytes()])
-    lacking, taken = {(0, 1, 0): Format(None, VECTOR.dtype, len(VECTOR), 0).plain}, {}
+    taken, forms = {}, {(0, 0, True): Format(None, VECTOR.dtype, len(VECTOR), 0).plain}
+    intake = endpoint.Intake(forms, taken, taken.__setitem__, lambda message: None)
     while rejected["another client's name"] < 2 and not taken and time.monotonic() < end:
-        client.endpoint.receive_soon(lacking, taken.__setitem__, lambda message: None)
+        client.endpoint.receive_soon({(0, 1, 0)}, [], intake)
     assert rejected["another client's name"] == 2
     assert not taken
 

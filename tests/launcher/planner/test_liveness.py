@@ -168,14 +168,17 @@ class Process:
         self.spoken_to = False
         return self.queue.popleft() if self.queue else None
 
-    def receive_soon(self, lacking: dict, take_in, store) -> None:
+    def receive_soon(self, lacking: set, ahead, intake) -> None:
         while lacking and self.queue:
             message = self.queue.popleft()
-            form = lacking.pop(message[:3], None)
-            if form and layout_of(message.tensors) == form.layout:
-                take_in(message[:3], message.tensors[0])
+            (src, round, phase), key = message[:3], message[:3]
+            form = intake.forms.get((src, phase, round == 1))
+            is_plain = form and layout_of(message.tensors) == form.layout
+            if is_plain and (key in lacking or (round in ahead and key not in intake.inbox)):
+                intake.take_in(key, message.tensors[0])
             else:
-                store(message)
+                intake.store(message)
+            lacking.discard(key)
 
     def welcome(self, message: Message) -> bool:
         return self.presence.welcome(message.src, message.incarnation)
