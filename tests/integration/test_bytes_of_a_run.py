@@ -143,7 +143,7 @@ def test_an_interface_counts_the_recorded_bytes_and_the_headers_of_its_packets(i
     the window. A refusal (RST) has 12 less; it meets a client whose neighbour has left already, and who tries to
     connect again until it leaves too."""
     (tmp_path / "config.toml").write_text(COUNTED + VECTORS[vectors])
-    for attempt in range(3):
+    for attempt in range(10):
         folder = tmp_path / f"run-{attempt}"
         command = [*CLI, "run", str(tmp_path / "config.toml"), "--out", str(folder), "--quiet"]
         done = subprocess.run([*isolated, sys.executable, "-c", INSIDE, *command], capture_output=True, text=True)

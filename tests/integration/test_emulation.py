@@ -54,9 +54,10 @@ def spaces_of(processes: Iterable[Path]) -> set[str]:
 
 
 def seen_here() -> set[str]:
-    """Network devices, namespaces with a name, and those that some process is in."""
+    """Network devices, namespaces with a name, and those that some process is in; not those of other tests."""
     named = [path for folder in ("/sys/class/net", "/run/netns") for path in Path(folder).glob("*")]
-    return {*map(str, named)} | spaces_of(Path("/proc").glob("[0-9]*"))
+    own = {str(path) for path in named if not path.name.startswith("sg-test-")}
+    return own | spaces_of(Path("/proc").glob("[0-9]*"))
 
 
 @needs_root

@@ -195,7 +195,7 @@ def on(namespace: str, *command: object) -> list[str]:
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[dict[str, str]]:
     """{address: network namespace}"""
-    names = {FIRST: f"sg{os.getpid()}a", SECOND: f"sg{os.getpid()}b"}
+    names = {FIRST: f"sg-test-{os.getpid()}a", SECOND: f"sg-test-{os.getpid()}b"}
     commands = [f"netns add {name}" for name in names.values()]
     commands += [f"link add eth0 netns {names[FIRST]} type veth peer name eth0 netns {names[SECOND]}"]
     for address, name in names.items():
