@@ -2,9 +2,9 @@
 
 Runs the command line as a user would: 20 and 200 logistic clients on rotated digits (Erdős–Rényi), where MNIST is at
 hand 40 clients with the CNN of 34,826 parameters, and with --thousands 1,000 and 3,000 logistic clients on a
-Barabási–Albert graph (m = 2). Seconds until ready count from the start of the command to the moment when every client
-has met its neighbours. Total memory (PSS) is the sum of what every process, the launcher's included, says at its end;
-pages that several share are counted once.
+Barabási–Albert graph (m = 2), and 400 with the CNN. Seconds until ready count from the start of the command to the
+moment when every client has met its neighbours. Total memory (PSS) is the sum of what every process, the launcher's
+included, says at its end; pages that several share are counted once.
 """
 
 import statistics
@@ -68,7 +68,7 @@ def measure(name: str, text: str, python: str) -> tuple[object, ...]:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--data-root", type=Path, help="folder with the MNIST files")
-    parser.add_argument("--thousands", action="store_true", help="1,000 and 3,000 clients too; the latter take 19 GB")
+    parser.add_argument("--thousands", action="store_true", help="also 1,000, 3,000 and 400 CNN clients; takes 19 GB")
     parser.add_argument("--other", help="python of another environment with sheafgossip, to stand beside")
     arguments = parser.parse_args()
     help_s = statistics.median(seconds_of("--help") for _ in range(5))

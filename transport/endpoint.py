@@ -37,7 +37,7 @@ class NeighbourTimeout(Exception):
     """A neighbour was silent for transport.timeout."""
 
 
-_NOBODY, _NOTHING = Peer(-1, 0, b""), (0, 0, ())
+_NOBODY, _NOTHING = Peer(-1, 0, b""), (0, 0, ())  # where a route, or the end of a header, is not known
 
 
 class Intake(NamedTuple):
