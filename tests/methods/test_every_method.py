@@ -155,7 +155,7 @@ def assert_alike(long, short, end):
     assert long.rows("SELECT count(*) FROM node WHERE role = 'client'") == [(len(figures(long, end)),)]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS, scope="module")  # one after the other, a method's tests share its run
 def test_threads_have_the_bits_and_bytes_of_processes(run, run_in_processes, method):
     threads, processes = run(text_of(method)), run_in_processes(text_of(method))
     assert_same(threads, processes)
@@ -165,7 +165,7 @@ def test_threads_have_the_bits_and_bytes_of_processes(run, run_in_processes, met
     assert processes.rows(f"{pids} = 'client'") == [(6,)]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS, scope="module")
 def test_an_interrupted_run_ends_with_the_bits_of_an_unbroken_one(run, tmp_path, method):
     whole = run(text_of(method))
     broken = whole.copy(tmp_path / "broken")
@@ -196,7 +196,7 @@ def test_a_method_that_needs_every_message_is_refused_where_some_are_lost(tmp_pa
             work_out(config, tmp_path / "run", Site(tmp_path, "ipc:///nowhere"), None)
 
 
-@pytest.mark.parametrize("method", WITH_SERVER)
+@pytest.mark.parametrize("method", WITH_SERVER, scope="module")
 def test_a_run_has_in_mid_run_the_figures_of_a_run_that_ends_there(run, method):
     assert_alike(run(text_of(method)), run(text_of(method), f"rounds={END}"), END)
 
