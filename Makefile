@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-ROOMS := topology transport node launcher metrics
+PACKAGES := topology transport node launcher metrics
 TYPES := build/types
 
 # Each of a run's processes would compile all its modules.
@@ -71,7 +71,7 @@ gallery: pictures  ## Make all pictures of docs/gallery.md, from runs and from w
 typecheck: setup  ## Check types.
 	rm -rf $(TYPES)
 	mkdir -p $(TYPES)/sheafgossip
-	ln -s $(addprefix ../../../,$(ROOMS) $(wildcard api/*.py)) $(TYPES)/sheafgossip/
+	ln -s $(addprefix ../../../,$(PACKAGES) $(wildcard api/*.py)) $(TYPES)/sheafgossip/
 	cd $(TYPES) && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml \
 		--cache-dir $(CURDIR)/.mypy_cache --namespace-packages --explicit-package-bases -p sheafgossip
 
@@ -222,4 +222,4 @@ site: $(INSTALLED) .venv/.docs  ## Build the site of all pages into build/site, 
 
 clean:  ## Remove what was built; .venv and runs/ stay.
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find api $(ROOMS) tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find api $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +

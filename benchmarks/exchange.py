@@ -231,6 +231,8 @@ def layers(numbers: int) -> list[list[float]]:
                     receive(peers, [0])
             for peers in clients:
                 peers.next_round()
+        for end in ends:
+            end.close()  # else a context may be collected before its sockets, and waits for them for ever
     return took
 
 

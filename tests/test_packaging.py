@@ -1,4 +1,4 @@
-"""The rooms stand at the top of the repository: nothing finds them but the lists in pyproject.toml."""
+"""The packages stand at the top of the repository: nothing finds them but the lists in pyproject.toml."""
 
 import os
 import subprocess
@@ -13,13 +13,13 @@ import pytest
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("launcher", "metrics", "node", "topology", "transport")
+PACKAGES = ("launcher", "metrics", "node", "topology", "transport")
 OTHERS = {"sheafgossip": "api"} | {f"sheafgossip.{name}": f"examples/{name}" for name in ("board", "demo", "paper")}
 """Packages that do not have the place of their folder."""
 
 
 def test_every_folder_of_code_is_a_package_by_its_place_and_listed_for_the_wheel():
-    modules = [path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    modules = [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     folders = {str(path.parent) for path in modules}
     assert {name for name in folders if not (ROOT / name / "__init__.py").exists()} == set()
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
@@ -57,7 +57,7 @@ def wheel(tmp_path_factory, files):
 
 def test_a_wheel_holds_every_file_of_the_rooms_and_what_reproduce_runs(wheel, files):
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    places = {f"{folder}/": f"sheafgossip/{folder}/" for folder in ROOMS}
+    places = {f"{folder}/": f"sheafgossip/{folder}/" for folder in PACKAGES}
     places |= {f"{folder}/": f"{package.replace('.', '/')}/" for package, folder in OTHERS.items()}
     moved = [place + name.removeprefix(old) for old, place in places.items() for name in files if name.startswith(old)]
     assert packed == set(moved)

@@ -94,8 +94,8 @@ def assert_all_is_as_if_nothing_had_happened(unbroken, records, place) -> None:
 
 
 def test_every_point_of_the_product_is_killed_at():
-    rooms = ("launcher", "metrics", "node", "transport", "topology")
-    sources = [path.read_text() for room in rooms for path in (ROOT / room).rglob("*.py")]
+    packages = ("launcher", "metrics", "node", "transport", "topology")
+    sources = [path.read_text() for package in packages for path in (ROOT / package).rglob("*.py")]
     named = {name for source in sources for name in re.findall(r'^ +failpoint\("([a-z ]+)"\)', source, re.MULTILINE)}
     assert named == {point for points in POINTS.values() for point in points} | set(_OF_RESUME)
 
