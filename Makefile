@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench \
 	bench-arms bench-asynchronous bench-adversaries bench-alike bench-board bench-claims bench-codecs bench-collaboration \
 	bench-digits bench-delays bench-drift bench-efficiency bench-exchange bench-groups bench-images bench-maps \
-	bench-measuring bench-memory bench-nearest bench-own bench-peers bench-placement bench-planner bench-privacy \
+	bench-measuring bench-memory bench-nearest bench-own bench-parts bench-peers bench-placement bench-planner bench-privacy \
 	bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
 	bench-selective-others bench-stragglers bench-table4 bench-tasks bench-tune bench-twin bench-watching docs \
 	gallery pictures site sizing clean
@@ -75,13 +75,16 @@ typecheck: setup  ## Check types.
 	cd $(TYPES) && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml \
 		--cache-dir $(CURDIR)/.mypy_cache --namespace-packages --explicit-package-bases -p sheafgossip
 
-bench: bench-scale bench-efficiency bench-ring bench-exchange  ## Measure what a run costs, into benchmarks/README.md (15 minutes).
+bench: bench-scale bench-efficiency bench-parts bench-ring bench-exchange  ## Measure what a run costs, into benchmarks/README.md (20 minutes).
 
 soak: setup  ## See whether anything grows over 5,000 rounds of 64 clients (15 minutes).
 	$(BIN)/python benchmarks/soak.py
 
 bench-efficiency: setup  ## Compare CPU time of runs with that of their gradient steps; DATA_ROOT=FOLDER with MNIST (6 minutes).
 	$(BIN)/python benchmarks/efficiency.py $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
+
+bench-parts: setup  ## Tell where the CPU time of these runs goes; DATA_ROOT=FOLDER with MNIST (3 minutes).
+	$(BIN)/python benchmarks/efficiency.py --parts $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
 
 bench-exchange: setup  ## Compare exchange rounds a second with bare pyzmq (3 minutes).
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/exchange.py

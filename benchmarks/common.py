@@ -30,6 +30,7 @@ by `make help`; their results are in [results/](results/).
 PARTS = {
     "scale": "Start-up and memory",
     "efficiency": "CPU time of whole runs against the gradient steps alone",
+    "parts": "Where the CPU time of these runs goes",
     "ring": "A small run from start to end",
     "own": "The same with the model as a module of the user's",
     "peers": "The same work in other simulators",

@@ -7,6 +7,9 @@ project's own learner, which takes shorter ways where there are any. The "bare f
 nothing of this project's in them: a process a client takes the plain steps and exchanges vectors of the same lengths
 with its neighbours over bare ROUTER sockets, without headers, checks, counts or records; its start is not counted.
 
+With --parts, only where the CPU seconds of these runs go, as the runs' own records tell: a client's thread by parts,
+ZeroMQ's thread, and the other processes.
+
 With --ring, only a small run with its memory: eight clients on a ring, D-PSGD, 80 rounds of three steps of GN-LeNet
 (89,834 parameters) on mini-batches of 8 images of 32x32x3 pixels, which are noise: time does not depend on them.
 decentralizepy takes 64 CPU seconds and about 400 MB a client for this work.
@@ -72,8 +75,13 @@ def make(shape, outputs):
         channels, side = filters, side // 2
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * side * side, outputs))
 """
+PARTS = ("gradient", "maps", "exchange", "records", "evaluation", "start", "io")
+OF_PARTS = "SELECT part, total(cpu_s) FROM work_total WHERE node >= 0 GROUP BY part"
 LAST_CPU = f"SELECT sum(cpu_s) FROM resource WHERE node >= 0 AND rowid IN {LAST_SAMPLES}"
 LAST_PSS = f"SELECT sum(pss) FROM resource WHERE node >= 0 AND rowid IN {LAST_SAMPLES}"
+OF_THE_REST = """All columns but the last two are of the 40 clients together. Records are what measuring takes of them:
+to count, to pack, to send. All else is the launcher, the fork server with its warm-up, the collector, and clients'
+ends."""
 HEADER = (
     "run|CPU s of the run|steps alone|our steps alone|bare floor|run / steps|run / our steps|bare floor / steps|aim"
 )
@@ -91,6 +99,19 @@ def measure(name: str, config: str, exchange: str, limit: float, repeats: int) -
                 times.append(cpu_of_steps(kind, folder / "config.toml", exchange))
     ratios = (over(runs, plain), over(runs, own), over(floor, plain))
     return [name, *map(spread, (runs, plain, own, floor, *ratios)), f"{limit:g}"]
+
+
+def measure_parts(name: str, config: str, repeats: int) -> list[str]:
+    """A row of the table of PARTS: CPU seconds of all clients together, of the other processes, of the whole run."""
+    found: list[list[float]] = []
+    with new_folder() as folder:
+        for repeat in range(repeats):
+            command, out = run_command(folder, config, out=f"{repeat}")
+            whole = cpu_of(command)
+            with reading(out / "run.sqlite") as records:
+                spent = dict(records.execute(OF_PARTS))
+            found.append([*(spent[part] for part in PARTS), whole - sum(spent.values()), whole])
+    return [name, *(spread(values) for values in zip(*found, strict=True))]
 
 
 def measure_ring(repeats: int) -> list[tuple[object, ...]]:
@@ -236,6 +257,7 @@ def plain_round(learner: "Learner", architecture: "Architecture", alpha: float) 
 def main() -> None:
     parser = options(__doc__, repeats=3)
     parser.add_argument("--data-root", type=Path, help="folder with the MNIST files; without it, the CNN learns digits")
+    parser.add_argument("--parts", action="store_true", help="only where the CPU seconds of the runs go")
     parser.add_argument("--ring", action="store_true", help="only the small run on a ring")
     parser.add_argument("--own", action="store_true", help="only that run's model as a module of the user's")
     parser.add_argument("--loop", choices=("plain", "own", "floor"), help=argparse.SUPPRESS)
@@ -262,9 +284,14 @@ def main() -> None:
         ("logistic, a step a round, D-PSGD", dpsgd, "1x650", 3.2),
         ("logistic, a step a round, Sheaf-FMTL", sheaf, "2x6", 5),
     )
+    given = " DATA_ROOT=FOLDER" if root else ""
+    if arguments.parts:
+        rows = [measure_parts(name, config, arguments.repeats) for name, config, *_ in cases]
+        titles = "run|gradient|maps|exchange|records|evaluation|start|ZeroMQ's threads|all else|together"
+        write("parts", f"`make bench-parts{given}`: CPU seconds, {medians}", f"{table(titles, rows)}\n\n{OF_THE_REST}")
+        return
     rows = [measure(*case, arguments.repeats) for case in cases]
-    command = f"make bench-efficiency{' DATA_ROOT=FOLDER' if root else ''}"
-    write("efficiency", f"`{command}`: {medians}", table(HEADER, rows))
+    write("efficiency", f"`make bench-efficiency{given}`: {medians}", table(HEADER, rows))
 
 
 if __name__ == "__main__":
