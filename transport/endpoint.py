@@ -283,7 +283,11 @@ class Endpoint:
         router, peers, known = self._router, self._reader.peers, {} if self._sealed else self._reader.headers.known
         forms, inbox, take_in, store = intake
         try:
-            while lacking and (start := time.monotonic()) < self._look_due:
+            while lacking:
+                if (start := time.monotonic()) >= self._look_due:
+                    if self._wait_for_any(0):
+                        return
+                    continue
                 route: bytes = receive_frame(router, 0, True)
                 if (waited := time.monotonic() - start) > _SEEN_IN_S:
                     self.stopwatch.blocked_for(waited)

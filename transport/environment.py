@@ -30,7 +30,7 @@ class Constants:
     opened_at_start: int = 64  # connections of a client: where it has more, those that are not needed yet come later
     queue_of_a_server: int = 8  # messages that wait on a server's connection, each way, where nobody confirms them
     soon_s: float = 0.05  # so long a client waits for messages alone, before it also listens to the launcher
-    look_every_s: float = 0.05  # it hears the launcher in any case so often while messages keep coming
+    look_every_s: float = 0.2  # it hears the launcher in any case so often while messages keep coming
     tell_wait_s: float = 5.0  # after so long a wait a client tells the launcher for whom, and again after twice as long
     last_words_s: float = 1.0  # how long the last words of a neighbour that has died may take to come in
     last_words_wall_s: float = 0.5  # the same on the wall clock, also of one that has finished
