@@ -86,7 +86,7 @@ bench-efficiency: setup  ## Compare CPU time of runs with that of their gradient
 bench-parts: setup  ## Tell where the CPU time of these runs goes; DATA_ROOT=FOLDER with MNIST (3 minutes).
 	$(BIN)/python benchmarks/efficiency.py --parts $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
 
-bench-exchange: setup  ## Compare exchange rounds a second with bare pyzmq (3 minutes).
+bench-exchange: setup  ## Compare exchange rounds a second with bare pyzmq (5 minutes).
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/exchange.py
 
 bench-ring: setup  ## Measure CPU time and memory of eight small clients (1 minute).

@@ -75,8 +75,9 @@ def make(shape, outputs):
         channels, side = filters, side // 2
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * side * side, outputs))
 """
-PARTS = ("gradient", "maps", "exchange", "records", "evaluation", "start", "io")
-OF_PARTS = "SELECT part, total(cpu_s) FROM work_total WHERE node >= 0 GROUP BY part"
+WORK = {part: part for part in ("gradient", "maps", "exchange", "records", "evaluation", "start")}
+WORK["io"] = "ZeroMQ's threads"
+OF_WORK = "SELECT part, total(cpu_s) FROM work_total WHERE node >= 0 GROUP BY part"
 LAST_CPU = f"SELECT sum(cpu_s) FROM resource WHERE node >= 0 AND rowid IN {LAST_SAMPLES}"
 LAST_PSS = f"SELECT sum(pss) FROM resource WHERE node >= 0 AND rowid IN {LAST_SAMPLES}"
 OF_THE_REST = """All columns but the last two are of the 40 clients together. Records are what measuring takes of them:
@@ -102,15 +103,15 @@ def measure(name: str, config: str, exchange: str, limit: float, repeats: int) -
 
 
 def measure_parts(name: str, config: str, repeats: int) -> list[str]:
-    """A row of the table of PARTS: CPU seconds of all clients together, of the other processes, of the whole run."""
+    """A row of the table of WORK: CPU seconds of all clients together, of the other processes, of the whole run."""
     found: list[list[float]] = []
     with new_folder() as folder:
         for repeat in range(repeats):
             command, out = run_command(folder, config, out=f"{repeat}")
             whole = cpu_of(command)
             with reading(out / "run.sqlite") as records:
-                spent = dict(records.execute(OF_PARTS))
-            found.append([*(spent[part] for part in PARTS), whole - sum(spent.values()), whole])
+                spent = dict(records.execute(OF_WORK))
+            found.append([*(spent[part] for part in WORK), whole - sum(spent.values()), whole])
     return [name, *(spread(values) for values in zip(*found, strict=True))]
 
 
@@ -287,7 +288,7 @@ def main() -> None:
     given = " DATA_ROOT=FOLDER" if root else ""
     if arguments.parts:
         rows = [measure_parts(name, config, arguments.repeats) for name, config, *_ in cases]
-        titles = "run|gradient|maps|exchange|records|evaluation|start|ZeroMQ's threads|all else|together"
+        titles = "|".join(["run", *WORK.values(), "all else", "together"])
         write("parts", f"`make bench-parts{given}`: CPU seconds, {medians}", f"{table(titles, rows)}\n\n{OF_THE_REST}")
         return
     rows = [measure(*case, arguments.repeats) for case in cases]

@@ -237,7 +237,7 @@ def layers(numbers: int) -> list[list[float]]:
 
 
 def main() -> None:
-    arguments = options(__doc__, repeats=5).parse_args()
+    arguments = options(__doc__, repeats=7).parse_args()
     rows, crowd = [], []
     for numbers, aim in ((500, 75), (5000, 88)):
         mine, theirs = list[Reached](), list[Reached]()

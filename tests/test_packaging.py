@@ -55,7 +55,7 @@ def wheel(tmp_path_factory, files):
     return zipfile.ZipFile(wheel)
 
 
-def test_a_wheel_holds_every_file_of_the_rooms_and_what_reproduce_runs(wheel, files):
+def test_a_wheel_holds_every_file_of_the_packages_and_what_reproduce_runs(wheel, files):
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     places = {f"{folder}/": f"sheafgossip/{folder}/" for folder in PACKAGES}
     places |= {f"{folder}/": f"{package.replace('.', '/')}/" for package, folder in OTHERS.items()}

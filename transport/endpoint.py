@@ -282,11 +282,13 @@ class Endpoint:
             return
         router, peers, known = self._router, self._reader.peers, {} if self._sealed else self._reader.headers.known
         forms, inbox, take_in, store = intake
+        lacked = -1  # when it has last looked: a flood of what nobody waits for must end, too
         try:
             while lacking:
                 if (start := time.monotonic()) >= self._look_due:
-                    if self._wait_for_any(0):
+                    if self._wait_for_any(0) or len(lacking) == lacked:
                         return
+                    lacked = len(lacking)
                     continue
                 route: bytes = receive_frame(router, 0, True)
                 if (waited := time.monotonic() - start) > _SEEN_IN_S:

@@ -168,6 +168,26 @@ def test_the_launcher_is_heard_while_a_neighbour_sends_without_end(network):
     assert peers.rejected()["round or phase out of turn"] > 0
 
 
+def test_who_repeats_itself_without_end_does_not_keep_a_client_from_missing_another(network):
+    client, [repeating, _] = network.client_of_puppets(2)
+    peers, missed = client.peers({j: Channel((1,), (1,)) for j in (0, 1)}, timeout=0.5), threading.Event()
+
+    def repeat() -> None:
+        for _ in range(2000):
+            say(network, repeating, 1, round=1, dst=2)
+            if missed.wait(0.005):  # sooner than it looks for anything else
+                return
+        client.launcher.send(Stop("it has not missed anybody"))
+
+    def wait() -> None:
+        with pytest.raises(NeighbourTimeout, match="client 1 sent nothing"):
+            peers.receive()
+        missed.set()
+
+    network.in_parallel(repeat, wait)
+    assert peers.rejected()["round or phase out of turn"] > 10
+
+
 def test_silent_neighbours_are_named_with_the_round_and_waiting_for_them_is_wall_time_without_cpu_time(network):
     client, [first, _, _] = network.client_of_puppets(3)
     began = time.monotonic()
