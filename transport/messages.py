@@ -14,6 +14,7 @@ from .wire import HeaderReader, Rejected, view_tensor
 receive_frame: Callable[..., Any] = zmq.backend.Socket.recv  # socket, flags, whether to return bytes
 AT_ONCE = int(zmq.NOBLOCK)  # a plain number: the enumeration is looked up at every call
 _new = tuple.__new__  # of a NamedTuple: half the time of a call by its name
+_COPIED_UP_TO = 8192  # bytes: of what libzmq reads at once; a view of a shorter frame may keep all of that in memory
 
 Key = tuple[int, int, int]  # sender, round and phase of a message
 
@@ -54,7 +55,7 @@ class MessageReader:
         self.came = time.monotonic()  # what follows takes time where a message is large, but waits for nothing
         return self.read(route, *rest_of(self._router))
 
-    def read(self, route: bytes, head: zmq.Frame, frames: Sequence[bytes]) -> Message:
+    def read(self, route: bytes, head: zmq.Frame, frames: Sequence[bytes | memoryview]) -> Message:
         """Raises Rejected."""
         peer = self.peers.get(route)
         node, incarnation = peer[:2] if peer else self._connections.presence.latecomer(route)
@@ -69,11 +70,13 @@ class MessageReader:
         return message
 
 
-def rest_of(router: zmq.Socket) -> tuple[zmq.Frame, list[bytes]]:
-    """The header of a message whose route has been received, as a frame, which knows whether more follow; and these."""
+def rest_of(router: zmq.Socket) -> tuple[zmq.Frame, list[bytes | memoryview]]:
+    """The header of a message whose route has been received, as a frame, which knows whether more follow; and these,
+    read-only."""
     head: zmq.Frame = receive_frame(router, AT_ONCE, False)
-    frame, frames = head, []
+    frames: list[bytes | memoryview] = []
+    frame = head
     while frame.more:
         frame = receive_frame(router, AT_ONCE, False)
-        frames.append(frame.bytes)
+        frames.append(frame.bytes if len(frame) <= _COPIED_UP_TO else memoryview(frame).toreadonly())
     return head, frames

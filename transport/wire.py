@@ -144,7 +144,7 @@ def unpack_header(frame: bytes, frames: int) -> tuple[list[int], Layout]:
         raise Rejected("malformed header", type(error).__name__) from error
 
 
-def view_tensor(frame: bytes, form: tuple[np.dtype, tuple[int, ...]]) -> np.ndarray:
+def view_tensor(frame: bytes | memoryview, form: tuple[np.dtype, tuple[int, ...]]) -> np.ndarray:
     """A read-only array of this (dtype, shape) over a frame's bytes. Raises Rejected when their number does not fit."""
     dtype, shape = form
     try:

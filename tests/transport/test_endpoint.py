@@ -97,8 +97,9 @@ def test_a_vector_arrives_as_it_looked_and_may_be_changed_right_after_it_was_sen
     vector = np.arange(size, dtype=np.float32)
     client.send(1, vector[place])
     vector[:] = -1
-    expected = np.arange(size, dtype=np.float32)[place]
-    np.testing.assert_array_equal(other.receive().tensors[0], expected, strict=True)
+    (received,) = other.receive().tensors
+    np.testing.assert_array_equal(received, np.arange(size, dtype=np.float32)[place], strict=True)
+    assert not received.flags.writeable
 
 
 def test_what_an_unknown_peer_sends_or_one_with_a_neighbours_name_is_not_heard(network):
