@@ -266,4 +266,4 @@ class SheafFMTL(MapSettings, SheafAlgorithm):
 
 
 def norm(vector: np.ndarray) -> float:
-    return math.sqrt(float(vector @ vector))
+    return math.sqrt(float(vector.dot(vector)))
