@@ -21,6 +21,7 @@ EVALUATION: Final = "evaluation"  # messages for evaluation only
 AGAIN: Final = "again"  # in a replay: messages of earlier rounds, to one that has come, or come back
 NO_VECTOR = np.empty(0)  # in place of the vector of a message that has none: its sender is quiet in this exchange
 _SHOWN = "shown_bytes"  # in a checkpoint: messages for evaluation to each neighbour, and their wire bytes
+_LOOKED_AT = 1 << 16  # messages at most, once a wait is over
 OUT_OF_TURN = "round or phase out of turn"
 
 
@@ -177,15 +178,22 @@ class Clock:
         tell: Callable[[float], None] = lambda waited: None,
     ) -> None:
         """Takes in messages until ``reached``, or until no more is there at the moment when it ``ends``, if it does
-        (time.monotonic() seconds). Raises NeighbourTimeout, once all that is there has been looked at."""
+        (time.monotonic() seconds). Raises NeighbourTimeout, once what is there has been looked at: so many messages at
+        most, as a neighbour may send without end."""
         if reached():
             return
+        left = _LOOKED_AT
         for until in parts_of(self.timeout, tell):
-            heard = True
-            while heard or time.monotonic() < until:
+            while time.monotonic() < until:
                 heard = self.listen(min(until, ends()) if ends else until)
-                if reached() or (ends and not heard and time.monotonic() >= ends()):
+                is_over = ends is not None and time.monotonic() >= ends()
+                left -= is_over and heard
+                if reached() or (is_over and not (heard and left)):
                     return
+        while left and self.listen(0.0):
+            left -= 1
+            if reached():
+                return
         raise NeighbourTimeout(complaint())
 
     def listen(self, until: float) -> bool:

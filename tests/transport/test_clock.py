@@ -188,6 +188,16 @@ def test_who_repeats_itself_without_end_does_not_keep_a_client_from_missing_anot
     assert peers.rejected()["round or phase out of turn"] > 10
 
 
+def test_messages_that_come_sooner_than_they_are_looked_at_do_not_keep_a_wait_from_ending(network, monkeypatch):
+    client, _ = network.client_of_puppets(1)
+    peers, come = client.peers({0: Channel((1,), (1,))}, timeout=0.05), iter(range(1_000_000))
+    monkeypatch.setattr(peers.clock, "listen", lambda until: next(come) >= 0)  # of none that is waited for
+    with pytest.raises(NeighbourTimeout, match="client 0 sent nothing"):
+        peers.receive()
+    peers.clock.timeout = 600
+    peers.clock._wait_for([(0, 1, 0)], ends=lambda: 0.0)  # raises nothing
+
+
 def test_silent_neighbours_are_named_with_the_round_and_waiting_for_them_is_wall_time_without_cpu_time(network):
     client, [first, _, _] = network.client_of_puppets(3)
     began = time.monotonic()
