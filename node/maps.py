@@ -30,7 +30,7 @@ class Stacking:
 
     def join(self, vectors: Vectors) -> np.ndarray:
         """A neighbour without a vector has zeros."""
-        if vectors and [*vectors] == self._neighbours:  # as nearly always, where the parts need no places of their own
+        if vectors and [*vectors] == self._neighbours:  # all of them, in the order of the rows
             return np.concatenate([*vectors.values()])
         joined = np.zeros(self.height, np.result_type(np.float32, *vectors.values()))
         for j, vector in vectors.items():
