@@ -136,6 +136,7 @@ class Collector:
                 failpoint("committed")
                 self._committed = time.monotonic()
                 self._tell_stored()
+                limits.give_memory_back()  # of messages that have waited, in the heap of ZeroMQ's thread
             if self._end is not None and before != (self._taken, self._end):  # where some came, the rest is on its way
                 end_due = time.monotonic() + _WAIT_FOR_MISSING_S
             if emptied and self._end is None:

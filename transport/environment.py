@@ -47,7 +47,7 @@ class Constants:
     missing_s: float = 5.0  # how long the collector waits for batches that were announced, while none comes
     collector_gather_ms: int = 50  # messages that come meanwhile are written together: much cheaper than one by one
     burst: int = 256  # messages that the collector takes in one go; also bounds how late a commit can be
-    burst_rows: int = 5_000  # rows that wait in the collector's memory to be written together
+    burst_rows: int = 1_000  # rows that wait in the collector's memory to be written together
 
 
 class Failure(NamedTuple):

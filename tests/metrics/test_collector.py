@@ -4,6 +4,7 @@ variety: ``make fuzz`` feeds 100,000 messages; SHEAFGOSSIP_FUZZ is their number.
 import contextlib
 import json
 import os
+import platform
 import random
 import re
 import select
@@ -209,6 +210,30 @@ def test_waiting_costs_no_cpu_once_records_are_committed_without_further_message
     time.sleep(1.0)
     assert sum(process.cpu_times()[:2]) - before <= 0.02
     assert process.num_ctx_switches().voluntary - switches <= 20
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries do as they do by themselves")
+def test_memory_of_messages_that_had_to_wait_is_given_back(collector):
+    """Those of several writers, who stay: what ZeroMQ keeps of each lies among them."""
+    waiting, batches, writers = 24 << 20, 300, 16
+    long = event(0, "warning", detail="x" * (waiting // batches // writers))
+    process = psutil.Process(collector.process.pid)
+
+    def own() -> int:
+        return process.memory_full_info().uss
+
+    with contextlib.ExitStack() as stack:
+        pushes = [stack.enter_context(collector.push()) for _ in range(writers)]
+        database = stack.enter_context(contextlib.closing(sqlite3.connect(collector.path / "run.sqlite")))
+        before = own()
+        database.execute("BEGIN IMMEDIATE")
+        for number in range(batches):
+            for writer, push in enumerate(pushes):
+                push.send(records.pack_batch(writer, number, [long]))
+        until(lambda: own() - before > 0.9 * waiting)
+        database.rollback()
+        until(lambda: collector.count("event") == batches * writers)
+        until(lambda: own() - before < GROWTH)
 
 
 def test_with_keys_each_writer_is_heard_under_its_own_number_only(tmp_path, context):
