@@ -109,7 +109,7 @@ class Live:
             for chart in made.charts
             if made.stamp != stamps and now - made.at > _OLD_S
         }
-        fresh = self._shown == stamps and not ages
+        fresh = self._shown == stamps and all(made.stamp == stamps for made in self._made.values())
         if self._shown not in (None, stamps) and now - self._shown_at > _OLD_S:
             ages[""] = f"as of {now - self._shown_at:.0f} s ago"
         size, taken, left = 0, list[tuple[str, str]](), sorted(items.items(), key=lambda item: item[1])

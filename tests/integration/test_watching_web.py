@@ -135,6 +135,20 @@ def test_a_run_that_has_ended_is_read_to_its_end_a_little_at_each_look(run_in_th
     assert f"accuracy {100 * mean:.1f} %" in texts[-1]
 
 
+def test_a_page_is_fresh_only_when_all_of_it_is_made(run_in_threads, monkeypatch):
+    monkeypatch.setattr(web, "_EVERY_S", 0.0)  # so that each look makes a part
+    live, told = web.Live(run_in_threads(SHORT).path), list[dict]()
+
+    def look() -> dict:
+        told.append(json.loads(live.news(0).text))
+        return told[-1]
+
+    until(lambda: look()["fresh"])
+    charts = told[-1]["charts"]
+    assert any(len(earlier["charts"]) < len(charts) for earlier in told if "main" in earlier)
+    assert all(look()["charts"] == charts for _ in range(5))
+
+
 def test_a_board_grows_entry_by_entry(tmp_path):
     entry = Entry("clusters", "Clusters", "d-psgd", "D-PSGD", "gossip", "clients = 4", flaw="refused: it says why")
     with served(tmp_path) as server:
