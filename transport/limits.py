@@ -1,5 +1,6 @@
-"""What every process of a run needs: to end with its parent or when asked to, enough open files, and a bound to the
-files and memory that others can take: ZeroMQ bounds neither connections nor frames; the system does."""
+"""What every process of a run needs: to end with its parent or when asked to, enough open files, a way to give memory
+back, and a bound to the files and memory that others can take: ZeroMQ bounds neither connections nor frames; the system
+does."""
 
 import contextlib
 import ctypes
